@@ -1,0 +1,1 @@
+"""Scores of a model on tasks: log-likelihood over choices, exact match of generated answers."""
