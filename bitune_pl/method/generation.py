@@ -1,0 +1,111 @@
+"""Continuing a prompt (paper, Algorithm 1): read it twice, mix, then decode causally from the mixed cache.
+
+The cache is an ordinary one of transformers, so that its own `generate` does the rest: sampling, beams, stop strings. The
+last prompt token, the start token, is not prefilled; it is the first input of the answer.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Int
+from torch import LongTensor, Tensor
+from transformers import DynamicCache, GenerationConfig
+
+from ..sample import Sample
+from . import probes
+
+if TYPE_CHECKING:
+    from .model import Bitune
+
+
+def prefill(model: "Bitune", prompts: Sequence[LongTensor]) -> tuple[DynamicCache, Int[Tensor, "batch prompt"]]:
+    """Read prompts and keep their mixed keys and values.
+
+    Args:
+        prompts: token ids of each, 1-D, the start token (which is not read) last.
+
+    Returns:
+        a cache of `max(len(prompt)) - 1` tokens for each prompt, shorter ones padded on the left, and the mask that says which
+        of them are real.
+
+    Raises:
+        ValueError: if every prompt is a start token alone, which leaves nothing to keep.
+    """
+    with probes.evaluating(model):
+        blocks: list[tuple[Tensor, Tensor]] = []
+        layout, *_ = model.read([Sample(prompt) for prompt in prompts], lambda *seen: blocks.append(seen[3:]))
+    if not any(layout.prompts):
+        raise ValueError("Every prompt is a start token alone, so there is nothing to prefill: decode from the start tokens.")
+    cache, device = DynamicCache(), model.decoder.device  # made without a config, sliding layers keep the whole prompt
+    for block, (key, value) in enumerate(blocks):
+        cache.update(_pad(key, layout.prompts), _pad(value, layout.prompts), block)
+    width = max(layout.prompts)
+    mask = torch.stack([torch.arange(width) >= width - length for length in layout.prompts])
+    return cache, mask.long().to(device)
+
+
+def _pad(row: Tensor, lengths: list[int]) -> Tensor:
+    """Cut `(1, kv_heads, tokens, head_dim)` into one left-padded entry of a batch per prompt."""
+    padded = row.new_zeros(len(lengths), row.shape[1], max(lengths), row.shape[3])
+    for entry, piece in zip(padded, row[0].split(lengths, dim=1), strict=True):
+        entry[:, padded.shape[2] - piece.shape[1] :] = piece
+    return padded
+
+
+def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) -> list[LongTensor]:
+    """Continue prompts with any generation option of transformers that a filled cache allows.
+
+    Args:
+        prompts: token ids of each, 1-D, the start token last.
+        generate_kwargs: as for `decoder.generate`.
+
+    Returns:
+        the new tokens of each prompt, 1-D, the end-of-sequence token included; with several return sequences those of the
+        first prompt come first.
+
+    Raises:
+        ValueError: if there is no prompt, or an option asks for something else than token ids.
+    """
+    if not len(prompts):
+        return []
+    if generate_kwargs.get("return_dict_in_generate"):
+        raise ValueError("Bitune.generate returns token ids only: leave out return_dict_in_generate.")
+    config = _config(model, generate_kwargs)
+    settings = {**generate_kwargs, "pad_token_id": config.pad_token_id, "cache_implementation": None}
+    copies = model.method.prompt_copies
+    width = max(len(prompt) for prompt in prompts) * copies
+    ids = torch.full((len(prompts), width), config.pad_token_id, dtype=torch.long)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[width - len(prompt) * copies :] = prompt.repeat(copies)
+    mask, cached = torch.ones(len(prompts), 1, dtype=torch.long, device=model.decoder.device), {}
+    with probes.evaluating(model):
+        if width > 1:
+            cache, read = prefill(model, prompts)
+            cache.batch_repeat_interleave(max(config.num_beams or 1, config.num_return_sequences or 1))
+            mask, cached = torch.cat([read, mask], dim=1), {"cache": cache}
+        out = model.decoder.generate(ids.to(mask.device), attention_mask=mask, **cached, **settings)
+    return [_until_end(row[width:], config) for row in out]
+
+
+def _config(model: "Bitune", generate_kwargs: dict) -> GenerationConfig:
+    """The settings that will be in force: those of the call, then of its `generation_config`, then of the decoder."""
+    defaults = model.decoder.generation_config
+    config = copy.deepcopy(generate_kwargs.get("generation_config") or defaults)
+    config.update(**defaults.to_dict(), defaults_only=True)
+    config.update(**{name: value for name, value in generate_kwargs.items() if name != "generation_config"})
+    if config.pad_token_id is None:
+        config.pad_token_id = next(iter(_ends(config)), 0)
+    return config
+
+
+def _ends(config: GenerationConfig) -> list[int]:
+    ends = config.eos_token_id
+    return [] if ends is None else [int(end) for end in (ends if isinstance(ends, list | tuple) else torch.as_tensor(ends).view(-1))]
+
+
+def _until_end(new: LongTensor, config: GenerationConfig) -> LongTensor:
+    """Cut what pads a finished row."""
+    ends = torch.isin(new, torch.tensor(_ends(config), device=new.device, dtype=new.dtype)).nonzero()
+    return new[: int(ends[0]) + 1] if len(ends) else new

@@ -1,0 +1,94 @@
+"""Log-likelihood of answers, and the training objective (paper, Algorithm 2).
+
+The published objective is the mean over an answer's tokens, then the mean over the answers of an update. The mean over all
+learned tokens of an update is another objective; both are here, the paper's is the default.
+
+Logits over a large vocabulary are the biggest thing in memory, so they are made for answer places only, some places at a
+time, and never kept: where the output layer is frozen, the gradient with respect to its input is computed together with
+the likelihood and stored instead.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+Weighting = Literal["sample", "token"]
+Head = Callable[[Float[Tensor, "places hidden"]], Float[Tensor, "places vocab"]]
+
+CHUNK = 2**25
+"""Most logits that exist at a time (128 MiB in float32)."""
+
+
+def log_likelihood(
+    hidden: Float[Tensor, "answer hidden"], targets: Int[Tensor, "answer"], head: Head, frozen_head: bool, vocab: int
+) -> Float[Tensor, "answer"]:
+    """Log-probability of each target token, in float32 or wider.
+
+    Args:
+        hidden: the decoder's last hidden state at the places that predict a target.
+        head: the decoder's output layer, with its own scaling and soft-capping.
+        frozen_head: whether nothing in `head` is trained.
+        vocab: number of logits at each place.
+    """
+    places = max(1, CHUNK // vocab)
+    pieces = zip(hidden.split(places), targets.split(places), strict=True)
+    if not torch.is_grad_enabled() or not hidden.requires_grad:
+        scored = [_score(h, t, head) for h, t in pieces]
+    elif frozen_head:
+        scored = [_ScoreWithGradient.apply(h, t, head) for h, t in pieces]
+    else:
+        scored = [checkpoint(_score, h, t, head, use_reentrant=False) for h, t in pieces]
+    return torch.cat(scored)
+
+
+def _score(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
+    logits = head(hidden)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return -F.cross_entropy(logits.to(wide), targets, reduction="none")
+
+
+class _ScoreWithGradient(torch.autograd.Function):
+    """`_score`, whose gradient with respect to `hidden` is computed in the forward pass: each place depends on itself only."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
+        leaf = hidden.detach().requires_grad_()
+        with torch.enable_grad():
+            scores = _score(leaf, targets, head)
+            (slope,) = torch.autograd.grad(scores.sum(), leaf)
+        ctx.save_for_backward(slope)
+        return scores.detach()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return (slope * grad.unsqueeze(-1)).to(slope.dtype), None, None
+
+
+def loss(answers: list[list[Float[Tensor, "answer"]]], weighting: Weighting = "sample", denominator: float | None = None) -> Float[Tensor, ""]:
+    """Negative log-likelihood of answers, averaged over an update.
+
+    Args:
+        answers: log-likelihood of each token of each answer of each sample.
+        weighting: `sample` adds up each answer's mean over its tokens, `token` adds up all tokens.
+        denominator: number of answers (or learned tokens) of the whole update, over accumulated batches and ranks; those
+            of `answers` if not given. With it, summing losses over batches gives the update's loss however it was cut.
+
+    Raises:
+        ValueError: if the weighting is unknown, or there is no answer token to learn from.
+    """
+    flat = [tokens for sample in answers for tokens in sample if len(tokens)]
+    if not flat:
+        raise ValueError("There is no answer token to learn from: every sample of a training batch needs an answer.")
+    if weighting == "sample":
+        total, count = torch.stack([tokens.mean() for tokens in flat]).sum(), len(flat)
+    elif weighting == "token":
+        total, count = torch.cat(flat).sum(), sum(map(len, flat))
+    else:
+        raise ValueError(f"weighting is 'sample' or 'token', not {weighting!r}.")
+    return -total / (count if denominator is None else denominator)

@@ -1,0 +1,231 @@
+"""Bitune: a decoder, its sets of weights, and theta (paper, section 3; Algorithms 1 and 2 in one forward pass).
+
+This file puts the parts together: `layout.py` lays out a batch, `attention.py` and `adapters.py` act in every block,
+`likelihood.py` scores the answers, `generation.py` continues a prompt, `storage.py` writes and reads a folder.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from peft import PeftConfig
+from torch import LongTensor, Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+
+from ..sample import Sample
+from . import adapters, generation, likelihood, mixing, probes, storage
+from .layout import Layout, Reading, current, per_answer, reading
+from .likelihood import Weighting
+from .variants import Method, resolve
+
+
+class Bitune(nn.Module):
+    """A decoder that reads its prompt as a `Method` says.
+
+    Made by `Bitune.build` or `Bitune.from_pretrained`. What is trained are the parameters with `requires_grad`: the sets of
+    weights, and with mixing `theta_k` and `theta_v`, of shape `(layers,)` and float32 (equation 8).
+    """
+
+    def __init__(self, decoder: PreTrainedModel, method: Method, adapter: str, theta_init: float):
+        super().__init__()
+        self.decoder, self.method, self.adapter, self.theta_init = decoder, method, adapter, theta_init
+        layers = decoder.config.get_text_config().num_hidden_layers
+        for name in ("theta_k", "theta_v"):
+            theta = torch.full((layers,), theta_init, device=decoder.device, dtype=torch.float32)
+            self.register_parameter(name, nn.Parameter(theta) if method.mixing else None)
+
+    @classmethod
+    def build(
+        cls,
+        decoder: PreTrainedModel,
+        method: str | dict | Method = "bitune",
+        adapter: "str | PeftConfig" = "lora",
+        theta_init: float = 0.01,
+        adapter_dtype: torch.dtype = torch.float32,
+        adapter_settings: dict | None = None,
+    ) -> Self:
+        """Put Bitune on a pretrained decoder, which it takes over.
+
+        Args:
+            decoder: a causal language model of transformers; its own weights are frozen.
+            method: a variant's name, a `Method`, or its four fields.
+            adapter: `lora`, `dora` or `ia3` with the paper's settings, `none` for the decoder as pretrained, or a PEFT configuration.
+            theta_init: where theta starts and what it is measured by (equation 8).
+            adapter_dtype: type of the adapters' weights.
+            adapter_settings: PEFT settings to use in place of the paper's, such as `{"r": 16}`.
+
+        Raises:
+            ValueError: if a name is unknown, a number out of range, or the decoder cannot be served.
+        """
+        method = resolve(method)
+        if not theta_init > 0:
+            raise ValueError(f"theta_init is a number above 0, not {theta_init!r}.")
+        if adapters.attached(decoder):
+            raise ValueError("This decoder already carries adapters: load it anew, or open the run's folder with Bitune.from_pretrained.")
+        attention = probes.prepare(decoder)
+        config = adapters.configure(adapter, decoder, attention, adapter_settings)
+        adapters.attach(decoder, config, method.weight_sets, adapter_dtype)
+        decoder.train(decoder.training)  # PEFT adds dropout in training mode
+        model = cls(decoder, method, adapter if isinstance(adapter, str) else config.peft_type.value.lower(), theta_init)
+        model._freeze_unreachable()
+        return model
+
+    # -- the three phases, in one forward pass ------------------------------------------------------------------------
+
+    def read(self, samples: Sequence[Sample], record: Callable | None = None) -> tuple[Layout, Float[Tensor, "answer hidden"], Callable]:
+        """Lay out samples as one row and run the decoder over it once.
+
+        Returns:
+            the layout, the last hidden state at the places that predict answers, and the decoder's output layer with its
+            own scaling, a function from hidden states `(places, hidden)` to logits `(places, vocab)`.
+
+        Raises:
+            ValueError: if a sample is longer than the decoder's positions reach.
+        """
+        layout = Layout.build(samples, self.method, self.decoder.device)
+        self._check(layout)
+        with reading(self._reading(layout, record)):
+            output = self.decoder.get_decoder()(
+                input_ids=layout.input_ids, position_ids=layout.position_ids, use_cache=False
+            )
+        first, answers, _ = layout.regions
+        hidden = output.last_hidden_state[0, first : first + answers]
+        return layout, hidden, _head(self.decoder, type(output))
+
+    def _reading(self, layout: Layout, record: Callable | None) -> Reading:
+        if not self.method.mixing:
+            return Reading(layout, record=record)
+        alphas = (mixing.alpha(theta, self.theta_init) for theta in (self.theta_k, self.theta_v))
+        return Reading(layout, *alphas, record=record)
+
+    def _check(self, layout: Layout) -> None:
+        limit, longest = probes.position_limit(self.decoder), int(layout.position_ids.max()) + 1 if layout.rows else 0
+        if limit is not None and longest > limit:
+            raise ValueError(
+                f"A sample reaches {longest} positions, but beyond {limit} this decoder's rotary embedding depends on the "
+                "longest sample of a batch: drop or shorten longer samples."
+            )
+        if torch.is_grad_enabled() and self.training:
+            _check_checkpointing(self.decoder)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def answer_logits(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "answer vocab"]]]:
+        """Logits of each answer of each sample; row t predicts answer token t."""
+        layout, hidden, head = self.read(samples)
+        return per_answer(head(hidden), layout)
+
+    def log_likelihood(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "answer"]]]:
+        """Log-probability of each token of each answer of each sample, in float32 or wider."""
+        layout, hidden, head = self.read(samples)
+        targets = [answer for sample in samples for answer in sample.answers]
+        targets = torch.cat(targets).to(hidden.device) if targets else layout.input_ids[0, :0]
+        output = self.decoder.get_output_embeddings()
+        frozen, vocab = not any(p.requires_grad for p in output.parameters()), output.weight.shape[0]
+        return per_answer(likelihood.log_likelihood(hidden, targets, head, frozen, vocab), layout)
+
+    def loss(self, samples: Sequence[Sample], weighting: Weighting = "sample", denominator: float | None = None) -> Float[Tensor, ""]:
+        """The training objective; see `likelihood.loss`."""
+        return likelihood.loss(self.log_likelihood(samples), weighting, denominator)
+
+    forward = loss
+
+    def prefill(self, prompts: Sequence[LongTensor]) -> tuple[DynamicCache, LongTensor]:
+        """The mixed keys and values of prompts; see `generation.prefill`."""
+        return generation.prefill(self, prompts)
+
+    def generate(self, prompts: Sequence[LongTensor], **generate_kwargs) -> list[LongTensor]:
+        """Continue prompts; see `generation.generate`."""
+        return generation.generate(self, prompts, **generate_kwargs)
+
+    # -- weights ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def alphas(self) -> dict[str, Float[Tensor, "layers"]]:
+        """Share of the second reading in keys and values of each block (equation 8); empty without mixing."""
+        thetas = {"alpha_k": self.theta_k, "alpha_v": self.theta_v} if self.method.mixing else {}
+        return {name: mixing.alpha(theta, self.theta_init) for name, theta in thetas.items()}
+
+    def checkpoint_activations(self) -> None:
+        """Keep no activations within a block but compute them again in the backward pass: less memory, more time."""
+        self.decoder.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": _same_reading})
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write everything but the base; see `storage.save`."""
+        storage.save(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        decoder: PreTrainedModel | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Open a folder that `save_pretrained` wrote; see `storage.load`."""
+        return storage.load(cls, Path(folder), decoder, dtype, device)
+
+    def _freeze_unreachable(self) -> None:
+        """Freeze the bidirectional weights behind the last block's keys and values: nothing of them reaches an answer."""
+        if not self.method.separate_weights:
+            return
+        kept: list[tuple[Tensor, Tensor]] = []
+        with torch.enable_grad():
+            layout, *_ = self.read(probes.samples(self.decoder), lambda _, k, v, *mixed: kept.append((k, v)))
+            second = sum(layout.regions[:2])
+            last = sum(x[:, :, second:].float().sum() for x in kept[-1])
+            weights = list(adapters.owned(self.decoder, "bidirectional").values())
+            reached = torch.autograd.grad(last, weights, allow_unused=True) if weights and last.requires_grad else [None] * len(weights)
+        for weight, gradient in zip(weights, reached, strict=True):
+            weight.requires_grad_(weight.requires_grad and gradient is not None)
+
+
+def _head(decoder: PreTrainedModel, output_type: type) -> Callable[[Float[Tensor, "places hidden"]], Float[Tensor, "places vocab"]]:
+    """A decoder's output layer with its own scale and soft-cap: the decoder's forward, its blocks taken out."""
+    inner = decoder.get_decoder()
+    path = next(name for name, module in decoder.named_modules() if module is inner).split(".")
+    passing = _Passing(output_type)
+    head = copy.copy(decoder)
+    place = head
+    for step in path[:-1]:
+        place._modules = {**place._modules, step: copy.copy(place._modules[step])}
+        place = place._modules[step]
+    place._modules = {**place._modules, path[-1]: passing}
+
+    def logits(hidden: Tensor) -> Tensor:
+        passing.hidden = hidden.unsqueeze(0)
+        return type(decoder).forward(head, inputs_embeds=passing.hidden, use_cache=False).logits[0]
+
+    return logits
+
+
+class _Passing(nn.Module):
+    """Stands where a decoder's blocks were and returns hidden states that are already there."""
+
+    def __init__(self, output_type: type):
+        super().__init__()
+        self.output_type = output_type
+
+    def forward(self, *args, **kwargs):
+        return self.output_type(last_hidden_state=self.hidden)
+
+
+def _same_reading() -> tuple:
+    """A replayed block runs after the forward pass has returned: it needs the reading that was current then."""
+    return nullcontext(), reading(current())
+
+
+def _check_checkpointing(decoder: PreTrainedModel) -> None:
+    for module in decoder.modules():
+        if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func"):
+            settings = getattr(module._gradient_checkpointing_func, "keywords", {})
+            if settings.get("context_fn") is not _same_reading or settings.get("use_reentrant") is not False:
+                raise ValueError(
+                    "Activation checkpointing was turned on in a way that would train silently wrong here: "
+                    "turn it on with Bitune.checkpoint_activations()."
+                )
+            return

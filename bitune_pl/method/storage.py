@@ -1,0 +1,107 @@
+"""A trained model as a folder: everything but the base.
+
+    causal/           a PEFT adapter in PEFT's own format
+    bidirectional/    the same, where the second reading has weights of its own
+    theta.safetensors theta_k and theta_v, where the method mixes
+    bitune.json       method, adapter, theta_init, base and its fingerprint, versions
+
+Nothing is pickled.
+"""
+
+import json
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from . import adapters
+from .backbone import fingerprint, load_decoder
+from .variants import Method
+
+if TYPE_CHECKING:
+    from .model import Bitune
+
+DESCRIPTION, THETA = "bitune.json", "theta.safetensors"
+
+
+def save(model: "Bitune", folder: Path) -> None:
+    """Write a model, its base excepted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if model.adapter != "none":
+        for name in model.method.weight_sets:
+            adapters.save(model.decoder, name, folder / name)
+    if model.method.mixing:
+        thetas = {"theta_k": model.theta_k, "theta_v": model.theta_v}
+        save_file({name: theta.detach().cpu() for name, theta in thetas.items()}, folder / THETA)
+    description = {
+        "method": asdict(model.method),
+        "adapter": model.adapter,
+        "adapter_dtype": str(_adapter_dtype(model)).removeprefix("torch."),
+        "theta_init": model.theta_init,
+        "base": model.decoder.name_or_path,
+        "fingerprint": fingerprint(model.decoder),
+        "versions": {name: version(name) for name in ("bitune_pl", "torch", "transformers", "peft")},
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def _adapter_dtype(model: "Bitune") -> torch.dtype:
+    return next((p.dtype for p in adapters.owned(model.decoder, "causal").values()), torch.float32)
+
+
+def describe(folder: Path) -> dict:
+    """What `bitune.json` says.
+
+    Raises:
+        FileNotFoundError: if the folder holds no model.
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no Bitune model: {DESCRIPTION} is missing. Give the model folder of a run.")
+    return json.loads(path.read_text())
+
+
+def load(
+    cls: "type[Bitune]",
+    folder: Path,
+    decoder: PreTrainedModel | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> "Bitune":
+    """Open a folder that `save` wrote, in evaluation mode.
+
+    Args:
+        decoder: the base; loaded by the name in the folder if not given.
+        dtype: type of the base; bfloat16 if not given. With a `decoder`, what to cast it to.
+        device: where to put the model; the decoder's own if not given.
+
+    Raises:
+        FileNotFoundError: if a part is missing.
+        ValueError: if the base is another one, or a tensor does not fit.
+    """
+    description = describe(folder)
+    method, kind = Method(**description["method"]), description["adapter"]
+    config = adapters.read_config(folder / "causal") if kind != "none" else "none"
+    missing = [n for n in method.weight_sets if kind != "none" and not (folder / n).is_dir()]
+    missing += [THETA] if method.mixing and not (folder / THETA).is_file() else []
+    if missing:
+        raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: copy the run's whole model folder.")
+    if decoder is None:
+        decoder = load_decoder(description["base"], dtype or torch.bfloat16, device)
+    decoder = decoder.to(device=device or decoder.device, dtype=dtype or decoder.dtype)
+    if fingerprint(decoder) != description["fingerprint"]:
+        raise ValueError(f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: load that base.")
+    model = cls.build(decoder, method, config, description["theta_init"], getattr(torch, description["adapter_dtype"]))
+    model.adapter = kind
+    for name in method.weight_sets if kind != "none" else ():
+        adapters.load(decoder, name, folder / name)
+    if method.mixing:
+        thetas = load_file(folder / THETA)
+        with torch.no_grad():
+            for name in ("theta_k", "theta_v"):
+                getattr(model, name).copy_(thetas[name])
+    return model.eval()

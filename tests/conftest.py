@@ -1,0 +1,21 @@
+"""Fixtures that all tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+SHARED = Path(os.environ.get("BITUNE_SHARED", ROOT.parent / "shared"))
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+torch.set_num_threads(int(os.environ.get("BITUNE_TEST_THREADS", torch.get_num_threads())))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data and published values that some tests read; absent on most machines."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no folder of shared data at {SHARED} (set BITUNE_SHARED)")
+    return SHARED
