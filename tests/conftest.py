@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-ROOT = Path(__file__).parents[1]
-SHARED = Path(os.environ.get("BITUNE_SHARED", ROOT.parent / "shared"))
+from places import SHARED
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(int(os.environ.get("BITUNE_TEST_THREADS", torch.get_num_threads())))

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from conftest import SHARED
 from peft import IA3Config, LoraConfig
+from places import SHARED
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, GemmaConfig, LlamaConfig
 
