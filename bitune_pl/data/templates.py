@@ -1,7 +1,7 @@
 """Templates: from the fields of a row to a prompt and its answers (paper, appendix A.10, Table 20).
 
 A template is text with named fields. What fields a row has is the business of `sources`; what tokens the text becomes
-is that of `encoding`. Answers start with one space, as in the paper; their end is a token, not text, and so is not here.
+is that of `encoding`. Answers start with one space, as in the paper; their end is a token and no text, so not here.
 """
 
 from collections.abc import Mapping
