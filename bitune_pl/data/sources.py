@@ -5,17 +5,25 @@ Its name in the table is also the name of its folder under `data.root`. A row wi
 and counted; a row without the fields of its source, or a question without a right answer, is an error.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 
 from bitune_pl.data import fields, reading, synthetic, templates
 from bitune_pl.data.example import Dropped, Example
 from bitune_pl.data.fields import Content, NoGold, Unusable
 from bitune_pl.data.reading import Row
 from bitune_pl.data.templates import Template
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Which split of the data set serves for what; `test` is the one that the paper evaluates."""
+
+    train: str | None = "train"
+    validation: str = "validation"
+    test: str = "validation"
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,6 @@ class Source:
         read: what a row says.
         template: how it reads.
         hub: repository on the hub, None for what exists only here; `config` is the hub's configuration name.
-        splits: for each part the name of the split. Where the paper evaluates a split, that split is `test`.
         held_out: that many last rows of the train split are its validation part instead (the last tenth of a copy that
             has no more rows than this).
         generated: scored by the generated answer, not by choosing.
@@ -37,7 +44,7 @@ class Source:
     template: Template
     hub: str | None = None
     config: str | None = None
-    splits: Mapping[str, str] = MappingProxyType({"train": "train", "validation": "validation", "test": "validation"})
+    splits: Splits = Splits()
     held_out: int = 0
     generated: bool = False
     make: Callable[[str], list[dict]] | None = None
@@ -67,9 +74,9 @@ def load(
         FileNotFoundError, ConnectionError: if the data is not there; one sentence says what to do.
     """
     source = find(name)
-    split = source.splits.get(part)
+    split = getattr(source.splits, part)
     if split is None:
-        raise ValueError(f"{name} has no {part} part; it has {', '.join(source.splits)}.")
+        raise ValueError(f"{name} has no {part} part: it is only evaluated on.")
     rows = list(islice(_part(source, part, _rows(name, source, split, root)), limit))
     examples, dropped = [], []
     for where, row in rows:
@@ -147,9 +154,9 @@ def _complaint(error: Exception, row: dict) -> str:
     return str(error)
 
 
-_TESTED = {"train": "train", "validation": "validation", "test": "test"}
-_HELD_OUT = {"train": "train", "validation": "train", "test": "train"}
-_NO_VALIDATION = {"train": "train", "validation": "test", "test": "test"}
+_HELD_OUT = Splits("train", "train", "train")
+_TESTED = Splits("train", "validation", "test")
+_WITHOUT_VALIDATION = Splits("train", "test", "test")
 
 SOURCES: dict[str, Source] = {
     "categories": Source(fields.numbered, templates.CHOICES, make=synthetic.categories),
@@ -159,16 +166,19 @@ SOURCES: dict[str, Source] = {
     ),
     "alpaca": Source(fields.alpaca, templates.INSTRUCTION, "yahma/alpaca-cleaned", splits=_HELD_OUT, held_out=1000),
     "gsm8k": Source(
-        fields.worded_sum, templates.WORDED_SUM, "openai/gsm8k", "main", splits=_NO_VALIDATION, generated=True
+        fields.worded_sum,
+        templates.WORDED_SUM,
+        "openai/gsm8k",
+        "main",
+        splits=_WITHOUT_VALIDATION,
+        generated=True,
     ),
     "piqa": Source(fields.piqa, templates.CHOICES, "baber/piqa"),
     "arc_challenge": Source(fields.lettered, templates.CHOICES, "allenai/ai2_arc", "ARC-Challenge", splits=_TESTED),
     "arc_easy": Source(fields.lettered, templates.CHOICES, "allenai/ai2_arc", "ARC-Easy", splits=_TESTED),
     "commonsense_qa": Source(fields.lettered, templates.CHOICES, "tau/commonsense_qa"),
     "social_i_qa": Source(fields.social, templates.SOCIAL, "lighteval/siqa"),
-    "mmlu": Source(
-        fields.numbered, templates.KNOWLEDGE, "cais/mmlu", "all", splits={"validation": "validation", "test": "test"}
-    ),
+    "mmlu": Source(fields.numbered, templates.KNOWLEDGE, "cais/mmlu", "all", splits=Splits(None, "validation", "test")),
 }
 
 # A user's own file: its last tenth, at most 1000 rows, is the validation part.
