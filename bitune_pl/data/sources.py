@@ -59,7 +59,12 @@ class Loaded:
 
 
 def load(
-    name: str, part: str, root: str | Path | None = None, template: Template | None = None, limit: int | None = None
+    name: str,
+    part: str,
+    root: str | Path | None = None,
+    template: Template | None = None,
+    limit: int | None = None,
+    whole: bool = False,
 ) -> Loaded:
     """The examples of a part ("train", "validation" or "test") of a source, or of a user's JSONL file.
 
@@ -68,6 +73,7 @@ def load(
         root: folder with local copies, `<root>/<name>/<split>.jsonl`; None means the hub.
         template: in place of the source's own.
         limit: only the first so many rows of the part.
+        whole: of a user's own file take all rows, none held out or left to train on.
 
     Raises:
         ValueError: if the name is unknown, a row cannot be understood, or a question has no right answer.
@@ -77,7 +83,8 @@ def load(
     split = getattr(source.splits, part)
     if split is None:
         raise ValueError(f"{name} has no {part} part: it is only evaluated on.")
-    rows = list(islice(_part(source, part, _rows(name, source, split, root)), limit))
+    rows = _rows(name, source, split, root)
+    rows = list(islice(rows if whole and source is OWN_FILE else _part(source, part, rows), limit))
     examples, dropped = [], []
     for where, row in rows:
         result = _example(source, template or source.template, split, name, where, row)
@@ -94,6 +101,11 @@ def find(name: str) -> Source:
     if name.endswith(".jsonl"):
         return OWN_FILE
     raise ValueError(f"There is no data source {name!r}; there are {', '.join(SOURCES)}, or the path of a .jsonl file.")
+
+
+def holds_out(name: str) -> bool:
+    """Whether a source has validation rows: all but a user's own file of less than ten rows have."""
+    return find(name) is not OWN_FILE or len(list(islice(reading.jsonl(Path(name)), 10))) == 10
 
 
 def summary(rows: int, dropped: list[Dropped]) -> str:

@@ -122,7 +122,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @pytest.mark.parametrize("name", ["smollm2", "byte_level", "sentencepiece"])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     head=TEXTS,
     tail=st.sampled_from(["", ":", "Answer:", "\n", " ", "'", "1", "</s>"]),

@@ -1,0 +1,215 @@
+"""Batching: which rows are learned in which update, by which rank, in which micro-batch.
+
+An update is `batch_size x accumulate x world_size` rows; the last one of an epoch takes what is left. Its rows are
+dealt to ranks and micro-batches as evenly as they go, so that every rank makes the same number of steps and no row is
+lost or repeated. Each micro-batch carries the answers and answer tokens of its whole update, the loss's denominators.
+
+    update 1                          update 2 (what is left)
+    [ rank 0: a b | c d ]             [ rank 0: i | j ]
+    [ rank 1: e f | g h ]             [ rank 1: k | l ]        batch_size 2, accumulate 2, world_size 2, 12 rows
+
+The order depends on (seed, epoch) alone. `Loader` hands the batches out and remembers how far it came.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from bitune_pl.data.rows import Rows
+from bitune_pl.sample import Sample
+
+
+class Batch:
+    """A micro-batch.
+
+    Args:
+        samples: prompts with the right answer, which ends in the end token.
+        choices: for each sample its prompt with all choices, None where it is no question or they are not scored.
+        golds: for each sample the position of the right choice, None where there are no choices.
+        answers: how many answers the whole update has, over all micro-batches and ranks.
+        tokens: how many answer tokens the whole update has.
+    """
+
+    # No dataclass: Lightning would take one apart on its way to the device, and cannot put a Sample together again.
+    def __init__(
+        self,
+        samples: list[Sample],
+        choices: list[Sample | None],
+        golds: list[int | None],
+        answers: int,
+        tokens: int,
+    ) -> None:
+        self.samples, self.choices, self.golds, self.answers, self.tokens = samples, choices, golds, answers, tokens
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def to(self, device: torch.device | str, **kwargs: Any) -> "Batch":
+        """The same batch on another device."""
+
+        def moved(sample: Sample | None) -> Sample | None:
+            return sample and Sample(
+                sample.prompt.to(device, **kwargs), [a.to(device, **kwargs) for a in sample.answers]
+            )
+
+        return Batch(
+            list(map(moved, self.samples)), list(map(moved, self.choices)), self.golds, self.answers, self.tokens
+        )
+
+
+class MicroBatch(NamedTuple):
+    """Rows of a micro-batch, by number, and the answers and answer tokens of its whole update."""
+
+    rows: np.ndarray
+    answers: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How rows become updates.
+
+    Args:
+        batch_size: rows of a micro-batch. One may have one more where the rows of an update do not divide evenly.
+        accumulate: micro-batches that a rank adds up before an update.
+        world_size: number of ranks.
+        seed: of the order.
+
+    Raises:
+        ValueError: if one of the numbers is below 1.
+    """
+
+    batch_size: int
+    accumulate: int = 1
+    world_size: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "accumulate", "world_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1, not {getattr(self, name)}.")
+
+    def updates(self, rows: int, epoch: int) -> list[np.ndarray]:
+        """The rows of each update of an epoch, for all ranks together."""
+        if rows < self.world_size:
+            raise ValueError(f"There are {rows} rows for {self.world_size} ranks: each rank needs at least one.")
+        size = self.batch_size * self.accumulate * self.world_size
+        order = np.random.default_rng([self.seed, epoch]).permutation(rows)
+        starts = list(range(size, rows, size))
+        if starts and rows - starts[-1] < self.world_size:
+            starts.pop()  # too few for every rank: they join the update before
+        return np.split(order, starts)
+
+    def epoch(self, answer_tokens: np.ndarray, epoch: int, rank: int) -> list[MicroBatch]:
+        """What a rank does in an epoch."""
+        return [
+            MicroBatch(rows, len(update), int(answer_tokens[update].sum()))
+            for update in self.updates(len(answer_tokens), epoch)
+            for rows in self._micro_batches(update, rank)
+        ]
+
+    def _micro_batches(self, update: np.ndarray, rank: int) -> list[np.ndarray]:
+        steps = -(-(len(update) // self.world_size) // self.batch_size)
+        return np.array_split(np.array_split(update, self.world_size)[rank], steps)
+
+
+class Assembler:
+    """A data set whose items are whole batches: micro-batch in, `Batch` out. Runs in loader workers."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __getitem__(self, planned: MicroBatch) -> Batch:
+        samples, choices, golds = zip(*(self.rows[i] for i in planned.rows), strict=True)
+        return Batch(list(samples), list(choices), list(golds), planned.answers, planned.tokens)
+
+
+def assemble(rows: Rows, batches: list[MicroBatch], num_workers: int) -> DataLoader:
+    """The batches of a list, made in workers if there are any; draws nothing from the global random state."""
+    return DataLoader(
+        Assembler(rows),
+        sampler=batches,
+        batch_size=None,
+        collate_fn=_as_it_is,
+        num_workers=num_workers,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+class InOrder:
+    """Every row of a part once, for validation: ranks take turns, and no row is repeated to even them out."""
+
+    def __init__(self, rows: Rows, batch_size: int, rank: int = 0, world_size: int = 1, num_workers: int = 0) -> None:
+        own, tokens = np.arange(rank, len(rows), world_size), rows.answer_tokens
+        cut = [own[i : i + batch_size] for i in range(0, len(own), batch_size)]
+        self.rows, self.num_workers = rows, num_workers
+        self.batches = [MicroBatch(batch, len(batch), int(tokens[batch].sum())) for batch in cut]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(assemble(self.rows, self.batches, self.num_workers))
+
+
+class Loader:
+    """The training batches of a rank, epoch after epoch, resumable in the middle of one.
+
+    It is no `DataLoader`, so that Lightning leaves its order alone. Lightning announces the epoch through `sampler`,
+    and saves and restores the state; batches that a worker has made but nobody has asked for do not count.
+
+    Raises:
+        ValueError: if a state to go on from belongs to other rows or another plan.
+    """
+
+    def __init__(self, rows: Rows, plan: Plan, rank: int = 0, num_workers: int = 0) -> None:
+        self.rows, self.plan, self.rank, self.num_workers = rows, plan, rank, num_workers
+        self.current_epoch, self.handed_out = 0, 0
+        self.go_on_from: tuple[int, int] | None = None
+        self.steps = len(plan.epoch(rows.answer_tokens, 0, rank))
+
+    @property
+    def sampler(self) -> "Loader":
+        """Where Lightning looks for `set_epoch`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        self.current_epoch = epoch
+
+    def __len__(self) -> int:
+        """Micro-batches of a whole epoch, also while one is resumed."""
+        return self.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        # The body runs at the first `next`: Lightning makes the iterator before it announces the epoch.
+        epoch, skipped = self.go_on_from or (None, 0)
+        self.go_on_from = None
+        self.handed_out = skipped if epoch == self.current_epoch and skipped < self.steps else 0
+        batches = self.plan.epoch(self.rows.answer_tokens, self.current_epoch, self.rank)
+        for batch in assemble(self.rows, batches[self.handed_out :], self.num_workers):
+            self.handed_out += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.current_epoch, "handed_out": self.handed_out, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, now in self._identity().items():
+            if state[name] != now:
+                raise ValueError(
+                    f"The checkpoint was trained with {name} {state[name]}, this run has {now}: go on with the same "
+                    "data and batches, or start a new run."
+                )
+        self.go_on_from = state["epoch"], state["handed_out"]
+
+    def _identity(self) -> dict[str, int]:
+        tokens = self.rows.answer_tokens
+        return {**asdict(self.plan), "number of rows": len(tokens), "number of answer tokens": int(tokens.sum())}
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

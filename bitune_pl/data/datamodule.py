@@ -1,0 +1,159 @@
+"""BituneData: a source, encoded and batched, as Lightning wants it.
+
+Everything it does is done elsewhere: `sources` reads, `encoding` makes ids, `batching` decides on updates. It does not
+load a tokenizer, since that belongs to the base: it takes the one it is given, or the training module's.
+"""
+
+from functools import cached_property
+
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
+from transformers import PreTrainedTokenizerBase
+
+from bitune_pl.data import sources
+from bitune_pl.data.batching import InOrder, Loader, Plan
+from bitune_pl.data.encoding import Encoder
+from bitune_pl.data.example import Example
+from bitune_pl.data.rows import Rows, encode
+from bitune_pl.data.sources import Loaded
+from bitune_pl.data.templates import Template
+
+_PARTS = {
+    TrainerFn.FITTING: ("train", "validation"),
+    TrainerFn.VALIDATING: ("validation",),
+    TrainerFn.TESTING: ("test",),
+    TrainerFn.PREDICTING: ("test",),
+}
+
+
+class BituneData(LightningDataModule):
+    """Training, validation and test batches of one source.
+
+    An update is `batch_size x trainer.accumulate_grad_batches x ranks` rows.
+
+    Args:
+        source: a name of the table in `sources` (categories, sums, ultrafeedback, commonsense_qa, ...), or the path of
+            a `.jsonl` file with the fields `prompt` and `answer`.
+        root: folder with local copies of the data sets, `<root>/<source>/<split>.jsonl`; without it, the hub.
+        validation_source: source or file to validate on, in place of the source's own validation part.
+        template: prompt with named fields, such as "Question: {question}\\n\\nAnswer:", in place of the source's own.
+        base: name of the base, for messages.
+        max_length: longest row in tokens (prompt, answer, end); longer ones are dropped and counted.
+        batch_size: rows of a micro-batch.
+        seed: of the order of the rows.
+        num_workers: processes that make batches; 0 is best unless rows are very long.
+        train_rows: only the first so many rows are trained on.
+        validation_rows: only the first so many rows are validated on.
+
+    Raises:
+        ValueError: if a setting cannot be; before anything is read.
+    """
+
+    def __init__(
+        self,
+        source: str = "categories",
+        root: str | None = None,
+        validation_source: str | None = None,
+        template: str | None = None,
+        base: str | None = None,
+        max_length: int = 512,
+        batch_size: int = 10,
+        seed: int = 42,
+        num_workers: int = 0,
+        train_rows: int | None = None,
+        validation_rows: int | None = None,
+    ) -> None:
+        super().__init__()
+        own = sources.find(source).template
+        self.source, self.validation_source, self.root, self.base = source, validation_source or source, root, base
+        sources.find(self.validation_source)
+        self.has_own_template = template is not None
+        self.template = own if template is None else Template(template, own.answer, own.choice)
+        self.max_length, self.batch_size, self.seed, self.num_workers = max_length, batch_size, seed, num_workers
+        self.limits = {"train": train_rows, "validation": validation_rows, "test": validation_rows}
+        self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.rows: dict[str, Rows] = {}
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # more ranks than validation rows
+        Plan(batch_size)
+        _check(max_length, self.limits)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Text to ids, as this run does it."""
+        tokenizer = self.tokenizer or getattr(self.trainer and self.trainer.lightning_module, "tokenizer", None)
+        if tokenizer is None:
+            raise ValueError(f"The data needs the tokenizer of its base ({self.base}): set BituneData.tokenizer first.")
+        return Encoder(tokenizer, self.max_length)
+
+    def examples(self, part: str) -> list[Example]:
+        """The rows of a part as text, before any is dropped for its length."""
+        return self._load(part).examples
+
+    def prepare_data(self) -> None:
+        """Let one process fetch what comes from the hub; nothing is kept, as other ranks would not have it."""
+        if self.root is None and any(sources.find(name).hub for name in (self.source, self.validation_source)):
+            for part in _PARTS[self.trainer.state.fn]:
+                self._load(part)
+
+    def setup(self, stage: str) -> None:
+        """Read and encode the parts of a stage, each once."""
+        for part in _PARTS[TrainerFn(stage)]:
+            if part not in self.rows and (part == "train" or self._has_validation()):
+                self.rows[part] = self._encoded(part)
+
+    def train_dataloader(self) -> Loader:
+        trainer = self.trainer
+        plan = Plan(self.batch_size, trainer.accumulate_grad_batches, trainer.world_size, self.seed)
+        return Loader(self.rows["train"], plan, trainer.global_rank, self.num_workers)
+
+    def val_dataloader(self) -> InOrder | list:
+        return self._in_order("validation")
+
+    def test_dataloader(self) -> InOrder | list:
+        return self._in_order("test")
+
+    def predict_dataloader(self) -> InOrder | list:
+        return self._in_order("test")
+
+    def _in_order(self, part: str) -> InOrder | list:
+        if part not in self.rows:
+            return []
+        return InOrder(
+            self.rows[part], self.batch_size, self.trainer.global_rank, self.trainer.world_size, self.num_workers
+        )
+
+    @property
+    def _has_own_validation(self) -> bool:
+        return self.validation_source != self.source
+
+    def _has_validation(self) -> bool:
+        """A user's own file of a few rows is all trained on."""
+        if self._has_own_validation or sources.holds_out(self.source):
+            return True
+        rank_zero_info(f"{self.source} is too small to hold rows out for validation; give data.validation_source.")
+        return False
+
+    def _load(self, part: str) -> Loaded:
+        name = self.source if part == "train" else self.validation_source
+        template = self.template if name == self.source or self.has_own_template else None
+        return sources.load(name, part, self.root, template, self.limits[part], whole=self._has_own_validation)
+
+    def _encoded(self, part: str) -> Rows:
+        loaded = self._load(part)
+        rows, too_long = encode(self.encoder, loaded.examples, with_choices=part != "train")
+        dropped = loaded.dropped + too_long
+        name = self.source if part == "train" else self.validation_source
+        summary = sources.summary(len(rows) + len(dropped), dropped)
+        if not len(rows):
+            raise ValueError(f"{name} ({part}): no usable rows ({summary}).")
+        rank_zero_info(f"{name} ({part}), rows kept: {summary}")
+        return rows
+
+
+def _check(max_length: int, limits: dict[str, int | None]) -> None:
+    if max_length < 3:
+        raise ValueError(f"data.max_length is at least 3 (a prompt, an answer and its end), not {max_length}.")
+    for part, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise ValueError(f"data.{part}_rows is a number of rows, at least 1, not {limit}.")
