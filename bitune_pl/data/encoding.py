@@ -25,6 +25,7 @@ from bitune_pl.sample import Sample
 
 Ids = list[int]
 CHUNK = 1000  # rows that go to the tokenizer in one call
+CHARACTERS = 200  # a training row of more characters than this for each token it may have is not even tokenised
 
 
 class Encoder:
@@ -67,10 +68,16 @@ class Encoder:
 
     def training_ids(self, examples: Iterable[Example]) -> Iterator[tuple[Ids, list[Ids]] | Dropped]:
         """`training` for many rows, in bulk: the prompt's ids and a list of one answer's, or why a row is left out."""
+        limit = self.max_length * CHARACTERS
         for chunk in _chunks(examples):
-            rows = self._encode(chunk, [(example.answer,) for example in chunk])
-            for example, (prompt, (answer,)) in zip(chunk, rows, strict=True):
-                yield self._finish(example, prompt, answer)
+            read = [example for example in chunk if len(example.prompt) + len(example.answer) <= limit]
+            rows = iter(self._encode(read, [(example.answer,) for example in read]))
+            for example in chunk:
+                if len(example.prompt) + len(example.answer) > limit:
+                    yield Dropped(example.where, f"longer than {limit} characters")
+                else:
+                    prompt, (answer,) = next(rows)
+                    yield self._finish(example, prompt, answer)
 
     def choice_ids(self, examples: Iterable[Example]) -> Iterator[tuple[Ids, list[Ids]]]:
         """`choices` for many rows, in bulk."""

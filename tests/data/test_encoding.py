@@ -72,6 +72,13 @@ def test_too_long_is_dropped_and_never_cut(tokenizer):
     assert dropped == Dropped("train.jsonl line 7", f"longer than {length - 1} tokens")
 
 
+def test_a_huge_row_is_not_even_read(byte_level):
+    rows = [example("Q:", " a"), example("Q:", " a" * 20_000_000), example("Q:", " b")]
+    first, huge, last = Encoder(byte_level).training_ids(rows)
+    assert huge == Dropped("train.jsonl line 7", "longer than 102400 characters")
+    assert [first, last] == [next(Encoder(byte_level).training_ids([row])) for row in (rows[0], rows[2])]
+
+
 def test_empty_answer_is_dropped(tokenizer):
     assert Encoder(tokenizer).training(example(PROMPT, "")).reason == "without an answer"
     with pytest.raises(ValueError, match="train.jsonl line 7: an answer is empty"):
