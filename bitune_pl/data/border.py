@@ -1,9 +1,9 @@
 """May a prompt and its answer be tokenised apart?
 
 The ids of an answer are those it has after its prompt. Tokenising prompt and answer together shows them, at the price
-of reading every prompt again for every answer. For many tokenizers this is not needed, and `splits_at_space` proves it
-from the tokenizer's own parts: if no token reaches from a character into a space after it, then ids(prompt + " answer")
-is ids(prompt) followed by ids(" answer"). Where the proof fails the encoder tokenises both together: same ids, slower.
+of reading every prompt again for every answer. For many tokenizers this is not needed, as their parts prove: if no token
+reaches from the prompt's last character into a space after it, then ids(prompt + " answer") is ids(prompt) followed by
+ids(" answer"). Where the proof fails the encoder tokenises both together: same ids, slower.
 """
 
 import json
@@ -12,9 +12,9 @@ import re
 from transformers import PreTrainedTokenizerBase
 
 _WHITESPACE_MARKS = "ĉĊċČčĠ"  # tab, newline, vertical tab, form feed, carriage return, space in byte-level vocabularies
-_BYTE_LEVEL_TOKEN = re.compile(f"[^{_WHITESPACE_MARKS}]Ġ")
-_SENTENCEPIECE_TOKEN = re.compile(r"[^▁\s]▁")
-_TEXT_TOKEN = re.compile(r"\S ")
+_BYTE_LEVEL_TOKEN = re.compile(f"([^{_WHITESPACE_MARKS}])Ġ")
+_SENTENCEPIECE_TOKEN = re.compile(r"([^▁\s])▁")
+_TEXT_TOKEN = re.compile(r"(\S) ")
 
 # Patterns in which a match holds a space only as its first character, or in a run of white space, and which look ahead
 # only from inside such a run: GPT-2 (also built into ByteLevel), Qwen 2 and Llama 3.
@@ -29,24 +29,33 @@ _KNOWN_PATTERNS = {
 }
 
 
-def is_clean(prompt: str, answer: str) -> bool:
-    """The border that the proof is about: no white space at the prompt's end, a space at the answer's start."""
-    return answer.startswith(" ") and not prompt[-1:].isspace() and prompt[-1:] not in ("", "▁")
+def is_clean(prompt: str, answer: str, bridged: frozenset[str] | None) -> bool:
+    """Whether ids(prompt + answer) == ids(prompt) + ids(answer) is proven.
+
+    So it is where the prompt does not end in white space nor in one of the characters of `bridged_characters`, and the
+    answer opens with a space.
+    """
+    last = prompt[-1:]
+    return (
+        bridged is not None and answer.startswith(" ") and not (last.isspace() or last in bridged or last in ("", "▁"))
+    )
 
 
-def splits_at_space(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether ids(prompt + answer) == ids(prompt) + ids(answer) for every clean border, special tokens read as text."""
+def bridged_characters(tokenizer: PreTrainedTokenizerBase) -> frozenset[str] | None:
+    """The characters from which some token reaches into a space after them; None where nothing can be proven."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "BPE":
-        return False
+        return None
     model = backend.model
-    if model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix:
-        return False
-    crossing = _crossing(_parts(backend.normalizer), _parts(backend.pre_tokenizer))
-    if crossing is None or any(crossing.search(token) for token in backend.get_vocab(with_added_tokens=False)):
-        return False
     added = [token for token in tokenizer.added_tokens_decoder.values() if not token.special]
-    return not any(t.lstrip or t.rstrip or t.single_word or _TEXT_TOKEN.search(t.content) for t in added)
+    greedy = any(token.lstrip or token.rstrip or token.single_word for token in added)
+    reaching = _reaching(_parts(backend.normalizer), _parts(backend.pre_tokenizer))
+    if model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix or greedy or reaching is None:
+        return None
+    found = {c for token in backend.get_vocab(with_added_tokens=False) for c in reaching.findall(token)}
+    found |= {c for token in added for c in _TEXT_TOKEN.findall(token.content)}
+    is_whole_character = reaching is _SENTENCEPIECE_TOKEN or all(c.isascii() for c in found)
+    return frozenset(found) if is_whole_character else None
 
 
 def _parts(component: object) -> list[dict]:
@@ -57,7 +66,7 @@ def _parts(component: object) -> list[dict]:
     return state.get("normalizers", state.get("pretokenizers", [state]))
 
 
-def _crossing(normalizers: list[dict], pre_tokenizers: list[dict]) -> re.Pattern | None:
+def _reaching(normalizers: list[dict], pre_tokenizers: list[dict]) -> re.Pattern | None:
     """What a token that reaches over the border looks like; None where a step is not among those understood."""
     if [step["type"] for step in normalizers] == ["Replace"]:
         replaces_space = normalizers[0]["pattern"] == {"String": " "} and normalizers[0]["content"] == "▁"

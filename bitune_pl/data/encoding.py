@@ -19,7 +19,7 @@ import torch
 from torch import LongTensor
 from transformers import PreTrainedTokenizerBase
 
-from bitune_pl.data.border import is_clean, splits_at_space
+from bitune_pl.data.border import bridged_characters, is_clean
 from bitune_pl.data.example import Dropped, Example
 from bitune_pl.sample import Sample
 
@@ -46,7 +46,7 @@ class Encoder:
         self.max_length = max_length
         self.eos: int = tokenizer.eos_token_id
         self.opening = self._find_opening()
-        self.may_split = splits_at_space(tokenizer)
+        self.bridged = bridged_characters(tokenizer)
         self.spellable = self._find_spellable_control_tokens()
 
     def prompt(self, text: str) -> LongTensor:
@@ -103,7 +103,7 @@ class Encoder:
         """Prompts and answers of a chunk: one call of the tokenizer for the prompts, one for the answers."""
         texts = [example.prompt for example in examples]
         prompts = self._tokenize(texts)
-        apart = [[self.may_split and is_clean(text, a) for a in own] for text, own in zip(texts, answers, strict=True)]
+        apart = [[is_clean(text, a, self.bridged) for a in own] for text, own in zip(texts, answers, strict=True)]
         spelled = [
             [a if alone else text + a for a, alone in zip(own, flags, strict=True)]
             for text, own, flags in zip(texts, answers, apart, strict=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bitune_pl.data.encoding import Encoder
@@ -121,8 +121,20 @@ def test_a_tokenizer_without_end_is_refused():
 
 
 def test_which_tokenizers_are_proven_to_split(smollm2, byte_level, sentencepiece):
-    assert Encoder(smollm2).may_split and Encoder(byte_level).may_split
-    assert not Encoder(sentencepiece).may_split
+    assert Encoder(smollm2).bridged == Encoder(byte_level).bridged == frozenset()
+    assert Encoder(sentencepiece).bridged is None
+
+
+def test_a_token_that_reaches_into_a_space_is_found():
+    """As Gemma's '>▁</'."""
+    vocab = {token: i for i, token in enumerate(["<end>", "▁", "a", ">", ":", "▁a", ">▁a"])}
+    backend = Tokenizer(models.BPE(vocab, [("▁", "a"), (">", "▁a")]))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    encoder = Encoder(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>"))
+    assert encoder.bridged == frozenset(">")
+    assert encoder.training(example("a:", " a")).answers[0].tolist() == [vocab["▁a"], 0]
+    merged = encoder.training(example("a>", " a"))
+    assert (merged.prompt.tolist(), merged.answers[0].tolist()) == ([vocab["a"], vocab[">"]], [vocab["▁a"], 0])
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
