@@ -1,9 +1,9 @@
 """May a prompt and its answer be tokenised apart?
 
 The ids of an answer are those it has after its prompt. Tokenising prompt and answer together shows them, at the price
-of reading every prompt again for every answer. For many tokenizers this is not needed, as their parts prove: if no token
-reaches from the prompt's last character into a space after it, then ids(prompt + " answer") is ids(prompt) followed by
-ids(" answer"). Where the proof fails the encoder tokenises both together: same ids, slower.
+of reading every prompt again for every answer. For many tokenizers this is not needed, as their parts prove: if no
+token reaches from the prompt's last character into a space after it, then ids(prompt + " answer") is ids(prompt) and
+then ids(" answer"). Where the proof fails the encoder tokenises both together: same ids, slower.
 """
 
 import json
