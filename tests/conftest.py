@@ -8,7 +8,7 @@ import torch
 from places import SHARED
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-torch.set_num_threads(int(os.environ.get("BITUNE_TEST_THREADS", torch.get_num_threads())))
+torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 
 
 @pytest.fixture(scope="session")
