@@ -33,11 +33,11 @@ def prefill(model: "Bitune", prompts: Sequence[LongTensor]) -> tuple[DynamicCach
     Raises:
         ValueError: if every prompt is a start token alone, which leaves nothing to keep.
     """
+    if all(len(prompt) * model.method.prompt_copies == 1 for prompt in prompts):
+        raise ValueError("Every prompt is a start token alone, so there is nothing to prefill: decode from the start tokens.")
     with probes.evaluating(model):
         blocks: list[tuple[Tensor, Tensor]] = []
         layout, *_ = model.read([Sample(prompt) for prompt in prompts], lambda *seen: blocks.append(seen[3:]))
-    if not any(layout.prompts):
-        raise ValueError("Every prompt is a start token alone, so there is nothing to prefill: decode from the start tokens.")
     cache, device = DynamicCache(), model.decoder.device  # made without a config, sliding layers keep the whole prompt
     for block, (key, value) in enumerate(blocks):
         cache.update(_pad(key, layout.prompts), _pad(value, layout.prompts), block)

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from .. import __version__
 from . import adapters
 from .backbone import fingerprint, load_decoder
 from .variants import Method
@@ -44,7 +45,7 @@ def save(model: "Bitune", folder: Path) -> None:
         "theta_init": model.theta_init,
         "base": model.decoder.name_or_path,
         "fingerprint": fingerprint(model.decoder),
-        "versions": {name: version(name) for name in ("bitune_pl", "torch", "transformers", "peft")},
+        "versions": {"bitune_pl": __version__, **{name: version(name) for name in ("torch", "transformers", "peft")}},
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
 

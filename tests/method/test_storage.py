@@ -1,0 +1,121 @@
+"""A folder holds everything but the base, in formats others read; a part that is missing is an error (D03)."""
+
+import shutil
+
+import pytest
+import torch
+from decoders import build, draw, tiny
+from peft import LoraConfig, PeftModel
+from safetensors.torch import load_file, save_file
+
+from bitune_pl import VARIANTS, Bitune
+from bitune_pl.method import three_pass
+from bitune_pl.method.variants import Method
+from test_known_answers import close, flat
+
+
+@pytest.fixture
+def base(tmp_path):
+    torch.manual_seed(0)
+    tiny("llama").save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def fresh(base):
+    from bitune_pl import load_decoder
+
+    return load_decoder(str(base), torch.float32)
+
+
+@pytest.mark.parametrize("adapter", ["lora", "dora", "ia3", "none"])
+def test_the_same_logits_come_back(family, adapter, tmp_path):
+    round_trip(family, "bitune", adapter, tmp_path)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_logits_come_back_for_each_variant(variant, tmp_path):
+    round_trip("llama", variant, "lora", tmp_path)
+
+
+def round_trip(family, variant, adapter, tmp_path):
+    model = build(family, variant, adapter)
+    expected = model.answer_logits(draw())
+    model.save_pretrained(tmp_path / "model")
+    torch.manual_seed(0)
+    again = Bitune.from_pretrained(tmp_path / "model", tiny(family))
+    assert (again.method, again.adapter, again.theta_init) == (model.method, model.adapter, model.theta_init)
+    assert {n for n, p in again.named_parameters() if p.requires_grad} == {n for n, p in model.named_parameters() if p.requires_grad}
+    assert torch.equal(flat(again.answer_logits(draw())), flat(expected))
+
+
+def test_the_folder_names_its_base(base, tmp_path):
+    model = Bitune.build(fresh(base))
+    model.save_pretrained(tmp_path / "model")
+    assert torch.equal(
+        flat(Bitune.from_pretrained(tmp_path / "model", dtype=torch.float32).answer_logits(draw())), flat(model.eval().answer_logits(draw()))
+    )
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["bidirectional", "bitune.json", "causal", "theta.safetensors"]
+
+
+def test_causal_weights_open_in_plain_peft(base, tmp_path):
+    torch.manual_seed(1)
+    model = Bitune.build(fresh(base), "plain").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(std=0.3)
+    [sample] = draw([(13, (5,))])
+    model.save_pretrained(tmp_path / "model")
+    theirs = PeftModel.from_pretrained(fresh(base), tmp_path / "model" / "causal")
+    ids = torch.cat([sample.prompt, sample.answers[0]])[None, :-1]
+    close(model.answer_logits([sample])[0][0], theirs(ids).logits[0, 12:])
+
+
+def test_a_method_without_a_name_and_a_users_lora_come_back(base, tmp_path):
+    method = Method(second_pass="anti_causal", mixing=False)
+    config = LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj"], use_rslora=True)
+    model = Bitune.build(fresh(base), method, config, theta_init=0.1, adapter_dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    again = Bitune.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    assert again.method == method and again.theta_k is None and again.alphas() == {}
+    assert torch.equal(flat(again.answer_logits(draw())), flat(model.eval().answer_logits(draw())))
+
+
+@pytest.mark.parametrize("part", ["bidirectional", "causal", "theta.safetensors", "bitune.json", "causal/adapter_model.safetensors"])
+def test_a_missing_part_is_named(base, tmp_path, part):
+    Bitune.build(fresh(base)).save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / part
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(FileNotFoundError, match=part.split("/")[-1]):
+        Bitune.from_pretrained(tmp_path / "model")
+
+
+def test_a_missing_tensor_is_named(base, tmp_path):
+    Bitune.build(fresh(base)).save_pretrained(tmp_path / "model")
+    path = tmp_path / "model/bidirectional/adapter_model.safetensors"
+    tensors = load_file(path)
+    gone = sorted(tensors)[0]
+    del tensors[gone]
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match=gone.removeprefix("base_model.model.")):
+        Bitune.from_pretrained(tmp_path / "model")
+
+
+def test_another_base_is_refused(base, tmp_path):
+    Bitune.build(fresh(base)).save_pretrained(tmp_path / "model")
+    torch.manual_seed(9)
+    with pytest.raises(ValueError, match="other weights"):
+        Bitune.from_pretrained(tmp_path / "model", tiny("llama"))
+
+
+def test_the_base_may_come_in_another_type(base, tmp_path):
+    Bitune.build(fresh(base)).save_pretrained(tmp_path / "model")
+    model = Bitune.from_pretrained(tmp_path / "model", dtype=torch.bfloat16)
+    assert model.decoder.dtype == torch.bfloat16 and model.theta_k.dtype == torch.float32
+
+
+def test_a_loaded_model_still_equals_three_passes(base, tmp_path):
+    build("llama").save_pretrained(tmp_path / "model")
+    torch.manual_seed(0)
+    again = Bitune.from_pretrained(tmp_path / "model", tiny("llama"))
+    close(again.answer_logits(draw()), three_pass.answer_logits(again, draw()))
