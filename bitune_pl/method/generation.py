@@ -72,6 +72,7 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
         return []
     if generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("Bitune.generate returns token ids only: leave out return_dict_in_generate.")
+    prompts = [Sample(prompt).prompt for prompt in prompts]
     config = _config(model, generate_kwargs)
     settings = {**generate_kwargs, "pad_token_id": config.pad_token_id, "cache_implementation": None}
     copies = model.method.prompt_copies

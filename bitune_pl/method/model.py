@@ -12,12 +12,12 @@ from typing import Self
 
 import torch
 from jaxtyping import Float
-from peft import PeftConfig
 from torch import LongTensor, Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from ..sample import Sample
 from . import adapters, generation, likelihood, mixing, probes, storage
+from .adapters import PeftConfig
 from .layout import Layout, Reading, current, per_answer, reading
 from .likelihood import Weighting
 from .variants import Method, resolve
