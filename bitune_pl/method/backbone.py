@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from bitune_pl.method.gguf import PACKAGED, split_as_stated, unpacked, vocabulary_rows
+from .gguf import PACKAGED, split_as_stated, unpacked, vocabulary_rows
 
 DTYPES = (torch.float32, torch.bfloat16)
 

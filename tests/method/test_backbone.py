@@ -242,6 +242,7 @@ class TestHub:
     def test_one_sentence(self, monkeypatch, tmp_path, load, error, sentence):
         monkeypatch.setattr(backbone, "auth_check", raiser(error))
         monkeypatch.setattr(backbone, "snapshot_download", raiser(FileNotFoundError))
+        monkeypatch.setattr(backbone, "is_offline_mode", lambda: False)
         with pytest.raises(FileNotFoundError, match=sentence):
             load("google/gemma-2b")
 
