@@ -1,8 +1,9 @@
 """Encoding: the one place where text becomes token ids, for training, validation, evaluation and generation alike.
 
-* A prompt is the tokenizer's ids of its text, after the beginning-of-sequence token where the tokenizer has one, which
-  stands there once whether or not the tokenizer would add it itself. An empty prompt is that token alone, which then is
-  the start token; without such a token it is an error.
+* A prompt is the tokenizer's ids of its text, after what the tokenizer itself puts in front of a text: as a rule the
+  beginning-of-sequence token, once. Where it puts nothing there (Phi-2, SmolLM2), neither do we, as in the published
+  code and in lm-eval. An empty prompt is the beginning-of-sequence token alone, which then is the start token; a tokenizer
+  that has none makes it an error.
 * An answer is what follows the prompt's ids when both are tokenised together. Where tokens merge over the border, so
   that the prompt's ids no longer stand at the front, it is the ids of the answer alone.
 * A training answer ends in the end-of-sequence token, once, and learned. Choices that are only scored do not have it.
@@ -125,12 +126,14 @@ class Encoder:
         return self._tokenize([answer])[0]
 
     def _checked_prompt(self, prompt: Ids, where: str) -> Ids:
-        if not self.opening and not prompt:
+        if prompt or self.opening:
+            return self.opening + prompt
+        if self.tokenizer.bos_token_id is None:
             raise ValueError(
                 f"{where}: the prompt is empty, and this tokenizer has no beginning-of-sequence token to start from; "
                 "give the prompt some text."
             )
-        return self.opening + prompt
+        return [self.tokenizer.bos_token_id]
 
     def _tokenize(self, texts: list[str]) -> list[Ids]:
         if not texts:
@@ -145,11 +148,9 @@ class Encoder:
         ).input_ids
 
     def _find_opening(self) -> Ids:
-        """What stands before every prompt: the beginning-of-sequence token and what the tokenizer adds itself."""
-        bos, probe = self.tokenizer.bos_token_id, self._tokenize(["a"])[0]
-        full = self.tokenizer("a").input_ids
-        added = next((full[:i] for i in range(len(full)) if full[i : i + len(probe)] == probe), [])
-        return added if bos is None or bos in added else [bos, *added]
+        """What the tokenizer itself puts in front of a text."""
+        probe, full = self._tokenize(["a"])[0], self.tokenizer("a").input_ids
+        return next((full[:i] for i in range(len(full)) if full[i : i + len(probe)] == probe), [])
 
     def _find_spellable_control_tokens(self) -> frozenset[int]:
         """Control tokens that plain text can turn into although asked not to: those a Unigram model lists as pieces."""

@@ -1,30 +1,27 @@
-"""Sets of weights on one decoder: the only file that speaks PEFT.
+"""Sets of weights on one decoder: LoRA, DoRA, IA3 and whatever else PEFT can do, or full copies; the only file that speaks PEFT.
 
-`causal` and `bidirectional` are two PEFT adapters on the same frozen decoder. While a row is read, every tuner layer runs
-the causal weights left of the layout's split and the bidirectional weights right of it. It pins the adapter on itself for
-the length of a call and never calls `set_adapter`, which would freeze the other adapter and lose its gradient without an
-error. Outside a reading the causal weights run (decoding), or those that a `Weights` context names.
+`causal` and `bidirectional` are two PEFT adapters on the same frozen decoder. Which of them runs where is decided in
+`routing.py`.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model_state_dict, inject_adapter_in_model
 from peft import set_peft_model_state_dict as load_into
 from peft.tuners.lora.layer import Linear as LoraLinear
-from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from .layout import Reading, Weights, current
+from .copies import FullCopies
 from .low_rank import add_low_rank
+from .routing import Routed, route, tuners
 
-TUNERS = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+Config = PeftConfig | FullCopies | None
 
 
 def _lora(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> LoraConfig:
@@ -36,41 +33,52 @@ def _dora(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> Lor
 
 
 def _ia3(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> IA3Config:
-    head = decoder.get_output_embeddings()
-    linear = [n for n, m in decoder.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
+    linear = [n for n, m in decoder.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not decoder.get_output_embeddings()]
     inside = tuple(f"{name}." for name in attention)
     feedforward = [name for name in linear if not name.startswith(inside)]
     return IA3Config(**{"target_modules": linear, "feedforward_modules": feedforward, **settings})
 
 
-CONFIGS: dict[str, Callable[..., PeftConfig]] = {"lora": _lora, "dora": _dora, "ia3": _ia3}
-"""The paper's settings (Table 12): rank 8 and alpha 1 on all linear layers; IA3's feed-forward modules are those of the MLP."""
+def _full(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> FullCopies:
+    return FullCopies(**settings)
 
 
-def configure(adapter: "str | PeftConfig", decoder: PreTrainedModel, attention: Sequence[str], settings: dict | None = None) -> PeftConfig | None:
-    """The PEFT configuration of an adapter named as in the paper; None for `none`.
+def _none(decoder: PreTrainedModel, attention: Sequence[str]) -> None:
+    return None
+
+
+CONFIGS: dict[str, Callable[..., Config]] = {"lora": _lora, "dora": _dora, "ia3": _ia3, "full": _full, "none": _none}
+"""The paper's settings (Tables 7 and 12): rank 8 and alpha 1 on all linear layers; IA3's feed-forward modules are those of
+the MLP; `full` trains the layers themselves, one copy for each set of weights; `none` is the decoder as pretrained."""
+
+
+def configure(adapter: "str | Config", decoder: PreTrainedModel, attention: Sequence[str], settings: dict | None = None) -> Config:
+    """The configuration of an adapter named as in the paper.
 
     Args:
-        adapter: `lora`, `dora`, `ia3`, `none`, or a configuration, which is taken as it is.
+        adapter: a name in `CONFIGS`, or a configuration, which is taken as it is.
         attention: names of the decoder's attention modules; a linear layer outside of them is feed-forward.
         settings: PEFT settings to use in place of the paper's.
 
     Raises:
         ValueError: if the name is unknown, or a setting is.
     """
-    if isinstance(adapter, PeftConfig):
+    if not isinstance(adapter, str):
         return adapter
-    if adapter == "none":
-        return None
     if adapter not in CONFIGS:
-        raise ValueError(f"There is no adapter {adapter!r}; the adapters are {', '.join([*CONFIGS, 'none'])}, or a PEFT configuration.")
+        raise ValueError(f"There is no adapter {adapter!r}; the adapters are {', '.join(CONFIGS)}, or a PEFT configuration.")
     try:
         return CONFIGS[adapter](decoder, attention, **(settings or {}))
     except TypeError as error:
-        raise ValueError(f"PEFT does not take these settings for {adapter}: {settings} ({error}).") from error
+        raise ValueError(f"The adapter {adapter} does not take these settings: {settings} ({error}).") from error
 
 
-def attach(decoder: PreTrainedModel, config: PeftConfig | None, weight_sets: Sequence[str], dtype: torch.dtype) -> None:
+def kind_of(config: Config) -> str:
+    """A name for a configuration."""
+    return config.peft_type.value.lower() if isinstance(config, PeftConfig) else "full" if config else "none"
+
+
+def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str], dtype: torch.dtype) -> None:
     """Freeze the decoder and put one adapter for each set of weights on it, all of them trainable and in `dtype`.
 
     The sets are initialised one after the other from the current random state, so that they differ.
@@ -80,119 +88,48 @@ def attach(decoder: PreTrainedModel, config: PeftConfig | None, weight_sets: Seq
         return
     trainable: set[str] = set()
     for name in weight_sets:
-        inject_adapter_in_model(config, decoder, adapter_name=name)
-        with active(decoder, name):
-            for layer in _tuners(decoder):
-                layer.set_adapter([name])
-        trainable |= {n for n, p in decoder.named_parameters() if p.requires_grad}
+        if isinstance(config, FullCopies):
+            config.add(decoder, name)
+            trainable |= set(owned(decoder, name))
+        else:
+            trainable |= _inject(decoder, config, name)
     for name, parameter in decoder.named_parameters():
         if name in trainable:
             parameter.data = parameter.data.to(dtype)
         parameter.requires_grad_(name in trainable)
-    _pin(_tuners(decoder), "causal")
-    for layer in _outermost(decoder):
-        layer.__class__ = type(f"Routed{type(layer).__name__}", (Routed, type(layer)), {})
+    route(decoder, lambda layer: RoutedLora if type(layer) is LoraLinear else Routed)
 
 
-def attached(decoder: nn.Module) -> bool:
-    """Whether a decoder already carries adapters."""
-    return bool(_tuners(decoder))
+def _inject(decoder: PreTrainedModel, config: PeftConfig, name: str) -> set[str]:
+    """Add one PEFT adapter; returns the names of the parameters that PEFT would train."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Already found a `peft_config` attribute")
+        inject_adapter_in_model(config, decoder, adapter_name=name)
+    for layer in tuners(decoder):
+        layer.set_adapter([name])
+    return {n for n, p in decoder.named_parameters() if p.requires_grad}
 
 
-class Routed:
-    """A PEFT layer that runs on either side of the split with that side's weights.
-
-    Mixed into the layer's own class, so that names in state dicts stay as they are and copies stay independent.
-    """
+class RoutedLora(Routed):
+    """A plain LoRA layer: the base layer runs once on the whole row, and each side's low-rank update is added to it."""
 
     def forward(self, x: Tensor, *args, **kwargs):
         parts = self._parts(x)
-        if _is_plain_lora(self, [name for name, _ in parts]):
-            return add_low_rank(self.base_layer(x, *args, **kwargs), x, [self._low_rank(*part) for part in parts])
-        outputs = []
-        for name, rows in parts:
-            with active(self, name):
-                outputs.append(super().forward(*_cut((x, *args), rows), **_cut(kwargs, rows)))
-        return _join(outputs)
+        if not all(self._is_plain(name) for name, _ in parts):
+            return super().forward(x, *args, **kwargs)
+        updates = [(rows, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]) for name, rows in parts]
+        return add_low_rank(self.base_layer(x, *args, **kwargs), x, updates)
 
-    def _parts(self, x: Tensor) -> list[tuple[str, slice]]:
-        """Which set of weights runs on which rows (axis -2) of the input."""
-        now = current()
-        if now is None and torch.is_grad_enabled():
-            raise RuntimeError(
-                "An adapter layer ran outside of a reading while gradients are on, where it cannot know which weights to train. "
-                "Call the Bitune model rather than its decoder, or turn gradients off with torch.no_grad()."
-            )
-        if not isinstance(now, Reading):
-            return [(now.name if isinstance(now, Weights) else "causal", slice(None))]
-        rows, split = now.layout.rows, now.layout.split
-        if x.shape[-2] != rows:
-            raise ValueError(
-                f"An adapted {type(self).__name__} saw {x.shape[-2]} tokens where the row has {rows}, so it cannot tell the two "
-                "readings apart: exclude this module from the adapter's target modules."
-            )
-        sides = [("causal", slice(0, split)), ("bidirectional", slice(split, rows))]
-        return [(name, part) for name, part in sides if part.stop > part.start]
-
-    def _low_rank(self, name: str, rows: slice) -> tuple:
-        return rows, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
-
-
-def _is_plain_lora(layer: Routed, names: Sequence[str]) -> bool:
-    """Whether a layer is W x + scale B A x and nothing more, so that `add_low_rank` computes it."""
-    return type(layer).__bases__[-1] is LoraLinear and not layer.merged and not layer.disable_adapters and all(
-        name in layer.lora_A
-        and name not in layer.lora_variant
-        and layer.lora_B[name].bias is None
-        and (isinstance(layer.lora_dropout[name], nn.Identity) or not layer.training)
-        for name in names
-    )  # fmt: skip
-
-
-def _cut(what, rows: slice):
-    """Rows (axis -2) of every tensor in a tuple or dict of arguments."""
-    if isinstance(what, dict):
-        return {key: _cut(value, rows) for key, value in what.items()}
-    if isinstance(what, tuple):
-        return tuple(_cut(value, rows) for value in what)
-    return what[..., rows, :] if isinstance(what, Tensor) else what
-
-
-def _join(outputs: list):
-    """Undo `_cut` on what a layer returned for each part."""
-    if len(outputs) == 1:
-        return outputs[0]
-    if isinstance(outputs[0], tuple):
-        return tuple(_join(list(pieces)) for pieces in zip(*outputs, strict=True))
-    return torch.cat(outputs, dim=-2)
-
-
-@contextmanager
-def active(module: nn.Module, name: str) -> Iterator[None]:
-    """Pin an adapter on all tuner layers in a module, touching no gradient flag."""
-    tuners = _tuners(module)
-    before = [tuner._active_adapter for tuner in tuners]
-    _pin(tuners, name)
-    try:
-        yield
-    finally:
-        for tuner, was in zip(tuners, before, strict=True):
-            tuner._active_adapter = was
-
-
-def _pin(tuners: Sequence[nn.Module], name: str) -> None:
-    for tuner in tuners:
-        tuner._active_adapter = [name]
-
-
-def _tuners(module: nn.Module) -> list[nn.Module]:
-    return [child for child in module.modules() if isinstance(child, TUNERS)]
-
-
-def _outermost(decoder: nn.Module) -> list[nn.Module]:
-    tuners = _tuners(decoder)
-    nested = {id(child) for tuner in tuners for child in tuner.modules() if child is not tuner}
-    return [tuner for tuner in tuners if id(tuner) not in nested]
+    def _is_plain(self, name: str) -> bool:
+        """Whether the layer is W x + scale B A x and nothing more."""
+        return (
+            name in self.lora_A
+            and name not in self.lora_variant
+            and self.lora_B[name].bias is None
+            and (isinstance(self.lora_dropout[name], nn.Identity) or not self.training)
+            and not self.merged
+            and not self.disable_adapters
+        )
 
 
 def owned(decoder: nn.Module, name: str) -> dict[str, nn.Parameter]:
@@ -200,7 +137,7 @@ def owned(decoder: nn.Module, name: str) -> dict[str, nn.Parameter]:
     homes = {
         f"{prefix}.{attribute}.{name}"
         for prefix, layer in decoder.named_modules()
-        if isinstance(layer, TUNERS)
+        if hasattr(layer, "_active_adapter")
         for attribute in (*layer.adapter_layer_names, *layer.other_param_names)
         if isinstance(getattr(layer, attribute, None), nn.ModuleDict | nn.ParameterDict)
     }
@@ -212,49 +149,71 @@ def _dots(name: str) -> Iterator[int]:
 
 
 def save(decoder: PreTrainedModel, name: str, folder: Path) -> None:
-    """Write one set of weights as a PEFT adapter: `adapter_config.json` and `adapter_model.safetensors`."""
-    state = get_peft_model_state_dict(decoder, adapter_name=name, save_embedding_layers=False)
-    if len(state) != len(owned(decoder, name)):
-        raise RuntimeError(
-            f"PEFT would write {len(state)} tensors for the {name} weights where the decoder holds {len(owned(decoder, name))}: "
-            "a module of this decoder is probably named like a set of weights."
-        )
+    """Write one set of weights: a PEFT adapter in PEFT's own format, or the copies of the layers in `model.safetensors`."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"base_model.model.{key}": tensor.detach().cpu().contiguous() for key, tensor in state.items()}
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = decoder.peft_config[name]
+    state, mine = _state(decoder, name), owned(decoder, name)
+    if len(state) != len(mine):
+        raise RuntimeError(
+            f"PEFT would write {len(state)} tensors for the {name} weights where the decoder holds {len(mine)}: a module of "
+            "this decoder is named like a set of weights."
+        )
+    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}
+    if name not in _peft(decoder):
+        save_file(tensors, folder / COPIES, metadata={"format": "pt"})
+        return
+    save_file({f"{PREFIX}{key}": t for key, t in tensors.items()}, folder / ADAPTER, metadata={"format": "pt"})
+    config = _peft(decoder)[name]
     config.base_model_name_or_path = decoder.name_or_path or None
     config.save_pretrained(folder)
 
 
-def read_config(folder: Path) -> PeftConfig:
-    """The configuration that `save` wrote.
+COPIES, ADAPTER, PREFIX = "model.safetensors", "adapter_model.safetensors", "base_model.model."
+
+
+def _peft(decoder: PreTrainedModel) -> dict[str, PeftConfig]:
+    return getattr(decoder, "peft_config", {})
+
+
+def _state(decoder: PreTrainedModel, name: str) -> dict[str, Tensor]:
+    """One set of weights under names without the set's."""
+    if name in _peft(decoder):
+        return get_peft_model_state_dict(decoder, adapter_name=name, save_embedding_layers=False)
+    return {key.replace(f".copies.{name}.", "."): parameter for key, parameter in owned(decoder, name).items()}
+
+
+def read_config(folder: Path, kind: str) -> Config:
+    """The configuration of a set of weights that `save` wrote.
 
     Raises:
         FileNotFoundError: if the folder or a part of it is missing.
     """
-    for part in ("adapter_config.json", "adapter_model.safetensors"):
+    if kind == "none":
+        return None
+    for part in (COPIES,) if kind == "full" else ("adapter_config.json", ADAPTER):
         if not (folder / part).is_file():
             raise FileNotFoundError(f"{folder} should hold the {folder.name} weights, but {part} is missing: copy the run's whole model folder.")
-    return PeftConfig.from_pretrained(str(folder))
+    return FullCopies() if kind == "full" else PeftConfig.from_pretrained(str(folder))
 
 
 def load(decoder: PreTrainedModel, name: str, folder: Path) -> None:
-    """Read one set of weights that `save` wrote into an adapter of the same configuration.
+    """Read one set of weights that `save` wrote into one of the same configuration.
 
     Raises:
         ValueError: if a tensor is missing, too many or of another shape.
     """
-    tensors = load_file(folder / "adapter_model.safetensors")
-    expected = {key for key in get_peft_model_state_dict(decoder, adapter_name=name, save_embedding_layers=False)}
-    found = {key.removeprefix("base_model.model.") for key in tensors}
-    if expected != found:
-        wrong = sorted(expected ^ found)[0]
+    path = folder / (ADAPTER if name in _peft(decoder) else COPIES)
+    found, expected = {key.removeprefix(PREFIX): t for key, t in load_file(path).items()}, _state(decoder, name)
+    if wrong := sorted(expected.keys() ^ found.keys()):
         raise ValueError(
-            f"{folder} holds other tensors than this decoder's {name} weights: {len(expected - found)} missing, "
-            f"{len(found - expected)} too many, {wrong} among them."
+            f"{folder} holds other tensors than this decoder's {name} weights: {len(expected.keys() - found.keys())} missing, "
+            f"{len(found.keys() - expected.keys())} too many, {wrong[0]} among them."
         )
-    try:
-        load_into(decoder, tensors, adapter_name=name)
-    except RuntimeError as error:
-        raise ValueError(f"The tensors in {folder} do not fit this decoder: {str(error).splitlines()[-1].strip()}") from error
+    for key, tensor in expected.items():
+        if tensor.shape != found[key].shape:
+            raise ValueError(f"{key} in {folder} has the shape {tuple(found[key].shape)}, and this decoder's {tuple(tensor.shape)}.")
+    if name in _peft(decoder):
+        load_into(decoder, found, adapter_name=name)
+        return
+    with torch.no_grad():
+        for key, parameter in expected.items():
+            parameter.copy_(found[key])

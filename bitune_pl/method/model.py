@@ -17,9 +17,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ..sample import Sample
 from . import adapters, generation, likelihood, mixing, probes, storage
-from .adapters import PeftConfig
+from .adapters import Config
+from .backbone import fingerprint
 from .layout import Layout, Reading, current, per_answer, reading
 from .likelihood import Weighting
+from .routing import tuners
 from .variants import Method, resolve
 
 
@@ -30,9 +32,10 @@ class Bitune(nn.Module):
     weights, and with mixing `theta_k` and `theta_v`, of shape `(layers,)` and float32 (equation 8).
     """
 
-    def __init__(self, decoder: PreTrainedModel, method: Method, adapter: str, theta_init: float):
+    def __init__(self, decoder: PreTrainedModel, method: Method, adapter: str, theta_init: float, base: str):
         super().__init__()
         self.decoder, self.method, self.adapter, self.theta_init = decoder, method, adapter, theta_init
+        self.base_fingerprint = base
         layers = decoder.config.get_text_config().num_hidden_layers
         for name in ("theta_k", "theta_v"):
             theta = torch.full((layers,), theta_init, device=decoder.device, dtype=torch.float32)
@@ -43,7 +46,7 @@ class Bitune(nn.Module):
         cls,
         decoder: PreTrainedModel,
         method: str | dict | Method = "bitune",
-        adapter: "str | PeftConfig" = "lora",
+        adapter: "str | Config" = "lora",
         theta_init: float = 0.01,
         adapter_dtype: torch.dtype = torch.float32,
         adapter_settings: dict | None = None,
@@ -53,7 +56,8 @@ class Bitune(nn.Module):
         Args:
             decoder: a causal language model of transformers; its own weights are frozen.
             method: a variant's name, a `Method`, or its four fields.
-            adapter: `lora`, `dora` or `ia3` with the paper's settings, `none` for the decoder as pretrained, or a PEFT configuration.
+            adapter: `lora`, `dora`, `ia3` or `full` with the paper's settings, `none` for the decoder as pretrained, or a PEFT
+                configuration.
             theta_init: where theta starts and what it is measured by (equation 8).
             adapter_dtype: type of the adapters' weights.
             adapter_settings: PEFT settings to use in place of the paper's, such as `{"r": 16}`.
@@ -64,13 +68,13 @@ class Bitune(nn.Module):
         method = resolve(method)
         if not theta_init > 0:
             raise ValueError(f"theta_init is a number above 0, not {theta_init!r}.")
-        if adapters.attached(decoder):
+        if tuners(decoder):
             raise ValueError("This decoder already carries adapters: load it anew, or open the run's folder with Bitune.from_pretrained.")
-        attention = probes.prepare(decoder)
+        attention, base = probes.prepare(decoder), fingerprint(decoder)
         config = adapters.configure(adapter, decoder, attention, adapter_settings)
         adapters.attach(decoder, config, method.weight_sets, adapter_dtype)
         decoder.train(decoder.training)  # PEFT adds dropout in training mode
-        model = cls(decoder, method, adapter if isinstance(adapter, str) else config.peft_type.value.lower(), theta_init)
+        model = cls(decoder, method, adapter if isinstance(adapter, str) else adapters.kind_of(config), theta_init, base)
         model._freeze_unreachable()
         return model
 

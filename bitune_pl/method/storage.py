@@ -44,7 +44,7 @@ def save(model: "Bitune", folder: Path) -> None:
         "adapter_dtype": str(_adapter_dtype(model)).removeprefix("torch."),
         "theta_init": model.theta_init,
         "base": model.decoder.name_or_path,
-        "fingerprint": fingerprint(model.decoder),
+        "fingerprint": model.base_fingerprint,
         "versions": {"bitune_pl": __version__, **{name: version(name) for name in ("torch", "transformers", "peft")}},
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
@@ -86,7 +86,7 @@ def load(
     """
     description = describe(folder)
     method, kind = Method(**description["method"]), description["adapter"]
-    config = adapters.read_config(folder / "causal") if kind != "none" else "none"
+    config = adapters.read_config(folder / "causal", kind)
     missing = [n for n in method.weight_sets if kind != "none" and not (folder / n).is_dir()]
     missing += [THETA] if method.mixing and not (folder / THETA).is_file() else []
     if missing:

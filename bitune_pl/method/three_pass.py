@@ -14,11 +14,11 @@ from torch import LongTensor, Tensor
 from transformers import DynamicCache
 
 from ..sample import Sample
-from .adapters import active
 from .attention import NAME
 from .layout import Weights, reading
 from .mixing import alpha
 from .model import Bitune
+from .routing import active
 from .variants import Pattern
 
 

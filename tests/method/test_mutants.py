@@ -8,10 +8,10 @@ from decoders import build, draw, tiny
 from test_known_answers import flat
 
 from bitune_pl import Bitune
-from bitune_pl.method import adapters, attention, layout, three_pass
+from bitune_pl.method import attention, layout, routing, three_pass
 
 ORIGINAL = {
-    "parts": adapters.Routed._parts,
+    "parts": routing.Routed._parts,
     "read": attention._read,
     "mix": attention.mix,
     "build": layout.Layout.build.__func__,
@@ -54,7 +54,7 @@ def leaking_answers(prompt, answers, window):
 
 
 MUTANTS = {
-    "routes swapped": (adapters.Routed, "_parts", swapped_routes),
+    "routes swapped": (routing.Routed, "_parts", swapped_routes),
     "second reading causal": (attention, "_read", causal_second_reading),
     "mixing dropped": (attention, "mix", no_mixing),
     "mixing with the two sides exchanged": (attention, "mix", exchanged_sides),

@@ -27,7 +27,7 @@ def fresh(base):
     return load_decoder(str(base), torch.float32)
 
 
-@pytest.mark.parametrize("adapter", ["lora", "dora", "ia3", "none"])
+@pytest.mark.parametrize("adapter", ["lora", "dora", "ia3", "full", "none"])
 def test_the_same_logits_come_back(family, adapter, tmp_path):
     round_trip(family, "bitune", adapter, tmp_path)
 
