@@ -1,0 +1,106 @@
+"""`bitune fit | validate | test | predict`: what each does, and what it says at the end."""
+
+import json
+import logging
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bitune_pl.training.callbacks import BestModel
+from bitune_pl.training.lightning_cli import BituneCLI
+from bitune_pl.training.run_folder import existing_run, last_checkpoint, shared
+from bitune_pl.training.untuned import UntunedScore
+
+
+def fit(argv: list[str]) -> None:
+    """Train. `--resume RUN` goes on with the settings and the last checkpoint of a run, in its folder."""
+    quiet()
+    cli = BituneCLI(_unfold(argv, "--resume"), "fit")
+    run = cli.run_folder
+    with _no_folder_left_behind(cli), shared(run):
+        if cli.is_new and cli.trainer.is_global_zero:
+            cli.save_config()
+        cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path)
+    if cli.trainer.is_global_zero:
+        _report_gain(cli)
+        print(f'The run is in {run}. Next: bitune generate --run {run} --prompt "..."')
+
+
+def validate(argv: list[str]) -> None:
+    """Scores on the validation rows."""
+    _score(argv, "validate")
+
+
+def test(argv: list[str]) -> None:
+    """Scores on the test rows."""
+    _score(argv, "test")
+
+
+def predict(argv: list[str]) -> None:
+    """Greedy answers to the test rows, one JSON object a line on standard output."""
+    cli = _open(argv, "predict")
+    for batch in cli.trainer.predict(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path):
+        for ids in batch:
+            print(json.dumps({"answer": cli.datamodule.encoder.decode(ids)}, ensure_ascii=False))
+
+
+def _score(argv: list[str], command: str) -> None:
+    cli = _open(argv, command)
+    (scores,) = getattr(cli.trainer, command)(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path, verbose=False)
+    for name, value in scores.items():
+        print(f"{name:<28}{value:.4f}")
+
+
+def _open(argv: list[str], command: str) -> BituneCLI:
+    quiet()
+    return BituneCLI(_unfold(argv, "--run"), command)
+
+
+def _unfold(argv: list[str], option: str) -> list[str]:
+    """`--run RUN` (and `--resume RUN`) is short for the run's config and checkpoint; what else is typed comes after it."""
+    argv = [part for word in argv for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
+    if option not in argv:
+        return argv
+    at = argv.index(option)
+    if at + 1 == len(argv):
+        raise ValueError(f"{option} needs the folder of a run after it.")
+    run = existing_run(Path(argv[at + 1]))
+    best = sorted((run / "checkpoints").glob("best*.ckpt")) if option == "--run" else []
+    checkpoint = best[-1] if best else last_checkpoint(run)
+    return ["--config", str(run / "config.yaml"), "--ckpt_path", str(checkpoint), *argv[:at], *argv[at + 2 :]]
+
+
+def _report_gain(cli: BituneCLI) -> None:
+    """Accuracy before and after, where the untuned base was scored too."""
+    found = {type(callback): callback for callback in cli.trainer.callbacks}
+    if UntunedScore not in found or not (gain := found[UntunedScore].gain(found[BestModel].right)):
+        return
+    before, after = found[UntunedScore].right, found[BestModel].right
+    print(
+        f"Accuracy on {len(after)} validation questions: {sum(before) / len(before):.3f} before, "
+        f"{sum(after) / len(after):.3f} after; gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f})."
+    )
+
+
+@contextmanager
+def _no_folder_left_behind(cli: BituneCLI) -> Iterator[None]:
+    """Remove the new folder of a run that failed before its first update."""
+    try:
+        yield
+    except BaseException:
+        if cli.is_new and cli.trainer.global_step == 0:
+            shutil.rmtree(cli.run_folder, ignore_errors=True)
+        raise
+
+
+def quiet() -> None:
+    """Keep Lightning's and transformers' remarks on what is as it should be off the screen."""
+    for name in ("lightning.pytorch", "lightning.fabric", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for text in ("does not have many workers", "`isinstance.treespec, LeafSpec.` is deprecated", "Checkpoint directory"):
+        warnings.filterwarnings("ignore", message=f".*{text}.*")
+    if not sys.warnoptions:
+        warnings.formatwarning = lambda message, *_: f"note: {message}\n"
