@@ -4,7 +4,6 @@ All choices hang off one reading of their prompt. Which rows are scored, and how
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import batched
 from typing import NamedTuple
 
 import torch
@@ -39,7 +38,8 @@ def score_choices(model: Bitune, encoder: Encoder, examples: Sequence[Example]) 
     """
     by_length = sorted(range(len(examples)), key=lambda i: len(examples[i].prompt))
     outcomes = {}
-    for batch in batched(by_length, BATCH):
+    for start in range(0, len(examples), BATCH):
+        batch = by_length[start : start + BATCH]
         rows = [examples[i] for i in batch]
         outcomes |= dict(zip(batch, _score(model, encoder, rows), strict=True))
     return [outcomes[i] for i in range(len(examples))]

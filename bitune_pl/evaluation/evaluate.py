@@ -8,7 +8,6 @@ import math
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from itertools import batched
 from typing import NamedTuple
 
 from bitune_pl.evaluation.arguments import Arguments
@@ -89,7 +88,8 @@ def _exact_matches(model, encoder, rows: Sequence) -> tuple[int, int]:
 
     right = silent = 0
     by_length = sorted(rows, key=lambda row: len(row.prompt))
-    for batch in batched(by_length, BATCH):
+    for start in range(0, len(rows), BATCH):
+        batch = by_length[start : start + BATCH]
         prompts = [encoder.prompt(row.prompt) for row in batch]
         answers = model.generate(prompts, max_new_tokens=256, do_sample=False, eos_token_id=encoder.eos)
         for row, ids in zip(batch, answers, strict=True):

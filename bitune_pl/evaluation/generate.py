@@ -8,7 +8,6 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from itertools import batched
 from pathlib import Path
 
 from bitune_pl.evaluation.arguments import Arguments
@@ -26,8 +25,8 @@ def main(argv: list[str]) -> None:
     model, encoder, template = open_either(args.run, args.base)
     prompts = [row["prompt"] if args.raw or template is None else _fill(template, row) for row in rows]
     sampling = {"do_sample": True, "temperature": args.temperature} if args.temperature else {"do_sample": False}
-    for batch in batched(prompts, BATCH):
-        ids = [encoder.prompt(text) for text in batch]
+    for start in range(0, len(prompts), BATCH):
+        ids = [encoder.prompt(text) for text in prompts[start : start + BATCH]]
         for answer in model.generate(ids, max_new_tokens=args.max_new_tokens, eos_token_id=encoder.eos, **sampling):
             text = encoder.decode(answer).strip()
             print(json.dumps({"answer": text}, ensure_ascii=False) if len(prompts) > 1 else text, flush=True)

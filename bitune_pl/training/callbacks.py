@@ -87,7 +87,7 @@ class BestModel(Callback):
         score = float(trainer.callback_metrics[checkpoint.monitor])
         better = self.score is None or (score < self.score if checkpoint.mode == "min" else score > self.score)
         if better and score == score:
-            self.score, self.right = score, pl_module.scores["validation"].outcomes
+            self.score, self.right = score, pl_module.right
             self._write(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -3,16 +3,27 @@
 import json
 import logging
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import lightning
+
 from bitune_pl.training.callbacks import BestModel
 from bitune_pl.training.lightning_cli import BituneCLI
 from bitune_pl.training.run_folder import existing_run, last_checkpoint, shared
 from bitune_pl.training.untuned import UntunedScore
+
+
+_AS_IT_SHOULD_BE = [
+    "does not have many workers",
+    "`isinstance.treespec, LeafSpec.` is deprecated",
+    "Checkpoint directory",  # of a resumed run: it is not empty
+    "callbacks used to create the checkpoint need to be provided",  # to score one needs none of them
+    "could not find the monitored key",  # of data without a validation part
+    "Already found a `peft_config`",  # the second set of weights
+]
 
 
 def fit(argv: list[str]) -> None:
@@ -49,8 +60,8 @@ def predict(argv: list[str]) -> None:
 
 def _score(argv: list[str], command: str) -> None:
     cli = _open(argv, command)
-    (scores,) = getattr(cli.trainer, command)(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path, verbose=False)
-    for name, value in scores.items():
+    getattr(cli.trainer, command)(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path, verbose=False)
+    for name, value in cli.trainer.callback_metrics.items():
         print(f"{name:<28}{value:.4f}")
 
 
@@ -98,9 +109,15 @@ def _no_folder_left_behind(cli: BituneCLI) -> Iterator[None]:
 
 def quiet() -> None:
     """Keep Lightning's and transformers' remarks on what is as it should be off the screen."""
-    for name in ("lightning.pytorch", "lightning.fabric", "transformers"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    for text in ("does not have many workers", "`isinstance.treespec, LeafSpec.` is deprecated", "Checkpoint directory"):
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(_is_ours)
+    for text in _AS_IT_SHOULD_BE:
         warnings.filterwarnings("ignore", message=f".*{text}.*")
-    if not sys.warnoptions:
-        warnings.formatwarning = lambda message, *_: f"note: {message}\n"
+    warnings.formatwarning = lambda message, *_: f"note: {message}\n"
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a remark that goes through Lightning's loggers was made by our own files, or is a warning."""
+    return record.levelno >= logging.WARNING or Path(lightning.__file__).parent not in Path(record.pathname).parents

@@ -87,11 +87,11 @@ class BituneCLI(LightningCLI):
         self._add_arguments(parser)
         return parser.parse_args(args, defaults=False).as_dict().get("model", {})
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+    def instantiate_trainer(self) -> Trainer:
         given = self.config_init.trainer
         if self.command != "fit":
-            given.logger = False
-            return super().instantiate_trainer(callbacks=self._progress(UpdateLog()), **kwargs)
+            callbacks = (given.callbacks or []) + self._progress(UpdateLog())
+            return super().instantiate_trainer(logger=False, enable_checkpointing=False, callbacks=callbacks)
         if given.max_steps == -1 and given.max_epochs is None and given.max_time is None:
             given.max_epochs = 1  # Lightning's own default is 1000
         self.run_folder = self._run_folder(Path(given.default_root_dir))
@@ -125,7 +125,7 @@ class BituneCLI(LightningCLI):
         if given is not None and given is not True:
             return given
         after = read_checkpoint(self.config.ckpt_path)["global_step"] + 1 if self.config.ckpt_path else None
-        return TensorBoardLogger(self.run_folder, name="", version="", default_hp_metric=False, purge_step=after)
+        return EventLogger(self.run_folder, name="", version="", default_hp_metric=False, purge_step=after)
 
     def _checkpoints(self) -> list[ModelCheckpoint]:
         """The best by validation loss and the last; the latter also when the run is interrupted."""
@@ -151,6 +151,13 @@ class BituneCLI(LightningCLI):
         kept.setdefault("data", {}).setdefault("source", config.data.source)
         head = f"# bitune_pl {__version__}; all else is at its default. Again: bitune fit --config {self.run_folder}/config.yaml\n"
         (self.run_folder / "config.yaml").write_text(head + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
+
+
+class EventLogger(TensorBoardLogger):
+    """TensorBoard events and nothing else: what was set is in `config.yaml`, not in a second file."""
+
+    def save(self) -> None:
+        self.experiment.flush()
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:

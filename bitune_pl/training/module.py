@@ -8,15 +8,17 @@ validation, and what a checkpoint holds; the method itself is `bitune_pl.method`
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
+from transformers import PreTrainedTokenizerBase
 
 from bitune_pl.method.adapters import CONFIGS
-from bitune_pl.method.backbone import load_decoder
+from bitune_pl.method.backbone import load_decoder, load_tokenizer
 from bitune_pl.method.model import Bitune
 from bitune_pl.method.variants import Method, resolve
 from bitune_pl.training.checkpoints import refuse_disagreements, restore, trained_tensors
@@ -75,6 +77,12 @@ class BituneModule(LightningModule):
         self.strict_loading = False
         self.model: Bitune | None = None
         self.scores = torch.nn.ModuleDict({"validation": Scores(), "test": Scores()})
+        self.right: list[float] = []  # outcome of each question of the last validation or test
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The base's; `BituneData` takes it from here."""
+        return load_tokenizer(self.hparams.base)
 
     def setup(self, stage: str) -> None:
         precision = self.trainer.precision
@@ -101,6 +109,7 @@ class BituneModule(LightningModule):
             )
         if settings.activation_checkpointing:
             self.model.checkpoint_activations()
+        self.model.train()  # the base was loaded in evaluation mode, which would switch off an adapter's dropout
 
     def training_step(self, batch, batch_idx: int) -> dict[str, Tensor]:
         """Loss of a micro-batch, as its share of the loss of its update.
@@ -156,8 +165,8 @@ class BituneModule(LightningModule):
         self._report("test")
 
     def _report(self, part: str) -> None:
-        scores = self.scores[part].result(self.hparams.weighting)
-        self.log_dict({f"{name}/{part}": value for name, value in scores.items()}, logger=part == "test")
+        scores, self.right = self.scores[part].result(self.hparams.weighting), self.scores[part].outcomes
+        self.log_dict({f"{name}/{part}": value for name, value in scores.items()}, logger=False)
         self.scores[part].reset()
 
     def predict_step(self, batch, batch_idx: int) -> list[Tensor]:

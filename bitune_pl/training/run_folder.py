@@ -41,7 +41,7 @@ def shared(folder: Path) -> Iterator[None]:
 
 def run_of_checkpoint(checkpoint: Path) -> Path | None:
     """The run folder that a checkpoint lies in, or None where it lies elsewhere."""
-    folder = checkpoint.resolve().parent.parent
+    folder = checkpoint.parent.parent
     return folder if (folder / "config.yaml").is_file() and checkpoint.parent.name == "checkpoints" else None
 
 

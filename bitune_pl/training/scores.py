@@ -7,8 +7,9 @@ a row is right if the log-likelihood of its right choice, summed over the choice
 from torch import Tensor, nn, no_grad
 from torchmetrics import CatMetric, MeanMetric
 
-from bitune_pl.evaluation.choices import is_right
+from bitune_pl.evaluation.choices import pick
 from bitune_pl.method.model import Bitune
+from bitune_pl.sample import Sample
 
 
 class Scores(nn.Module):
@@ -22,8 +23,18 @@ class Scores(nn.Module):
 
     @no_grad()
     def add(self, model: Bitune, batch) -> None:
-        """Take in a batch of validation rows."""
-        raise NotImplementedError
+        """Take in a batch of validation rows; what a row's choices say is read in the same pass as its answer."""
+        rows = [Sample(s.prompt, [*s.answers, *(c.answers if c else [])]) for s, c in zip(batch.samples, batch.choices, strict=True)]
+        for (answer, *choices), gold in zip(model.log_likelihood(rows), batch.golds, strict=True):
+            self.by_sample.update(-answer.mean())
+            self.by_token.update(-answer.mean(), weight=len(answer))
+            if choices:
+                self.right.update(float(pick(choices) == gold))
+
+    @property
+    def outcomes(self) -> list[float]:
+        """1 for a question answered right, 0 for one that is not, over all ranks; empty where there are no choices."""
+        return self.right.compute().flatten().tolist() if self.right.update_called else []
 
     def result(self, weighting: str) -> dict[str, Tensor]:
         """`loss` by the run's weighting, `loss_per_token` (the token mean) beside it, `accuracy` where there are choices."""
