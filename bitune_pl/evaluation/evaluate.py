@@ -35,6 +35,8 @@ def main(argv: list[str]) -> None:
     """Score and print a table."""
     args = _parser().parse_args(argv)
     tasks = [task for task in args.tasks.split(",") if task]
+    if not tasks:
+        raise ValueError("--tasks names no task: give some, separated by commas, such as categories,sums.")
     examples = [(task, *_examples(task, args)) for task in tasks]
 
     from bitune_pl.evaluation.run import open_either

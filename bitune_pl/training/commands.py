@@ -22,6 +22,7 @@ _AS_IT_SHOULD_BE = [
     "Checkpoint directory",  # of a resumed run: it is not empty
     "callbacks used to create the checkpoint need to be provided",  # to score one needs none of them
     "could not find the monitored key",  # of data without a validation part
+    "Total length of `list` across ranks is zero",  # the same
     "Already found a `peft_config`",  # the second set of weights
 ]
 

@@ -14,7 +14,8 @@ _UNKNOWN = [
     re.compile(r"Option '(?P<key>[\w.]+)' is not accepted"),
 ]
 _WRONG = re.compile(r"Parser key \"(?P<key>[\w.]+)\":\s*(?P<why>.*)", re.DOTALL)
-_LITERAL = re.compile(r"typing\.Literal\[(?P<values>[^]]*)\]")
+_EXPECTED = re.compile(r"Expected an? (?P<expected>.*?)\. Got value: (?P<value>.*)", re.DOTALL)
+_TYPES = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "text"}
 
 
 def one_sentence(text: str, parser: LightningArgumentParser) -> str:
@@ -25,7 +26,7 @@ def one_sentence(text: str, parser: LightningArgumentParser) -> str:
             key = ".".join(filter(None, [parts.get("group"), parts["key"].lstrip("-").rstrip("+")]))
             return _unknown(key, sorted(parser.get_defaults().keys()))
     if found := _WRONG.search(text):
-        return f"{found['key']} cannot be what was given: {_why(found['why'])}"
+        return _wrong(found["key"], " ".join(found["why"].split()))
     return " ".join(text.split())
 
 
@@ -37,7 +38,10 @@ def _unknown(key: str, known: list[str]) -> str:
     return f"There is no setting {key}" + (f"; did you mean {near[0]}?" if near else ".") + " All are listed by --help."
 
 
-def _why(text: str) -> str:
-    text = _LITERAL.sub(lambda found: f"one of {found['values']}", text)
-    text = re.sub(r"<class '(?:builtins\.)?(\w+)'>", r"\1", text)
-    return " ".join(text.split()).replace("Got value:", "The value is")
+def _wrong(key: str, why: str) -> str:
+    found = _EXPECTED.fullmatch(why)
+    if not found:
+        return f"{key} cannot be what was given: {why}."
+    expected = re.sub(r"<class '(\w+)'>", lambda type_: _TYPES.get(type_[1], type_[1]), found["expected"])
+    expected = re.sub(r"(?:typing\.)?Literal\[([^]]*)\]", r"one of \1", expected)
+    return f"{key} is {found['value']}, where {expected} is expected."

@@ -1,28 +1,46 @@
-"""A tiny random decoder with a tokenizer, saved as a base that every command can load."""
+"""What the training tests share: a tiny base, rows, and a way to train on them from Python."""
+
+import json
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from lightning.pytorch import Trainer, seed_everything
+from tiny_base import tiny_base  # noqa: F401
+
+from bitune_pl.data.datamodule import BituneData
+from bitune_pl.training.commands import quiet
+from bitune_pl.training.module import BituneModule
+
+quiet()
 
 
-def save_tiny_base(folder) -> str:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train_from_iterator(["Question: Which one is a fruit?\n\nChoices:\napple\ndog\n\nAnswer: apple"] * 20, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
-    fast.save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(fast), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=1024, bos_token_id=0, eos_token_id=1, initializer_range=0.25,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return str(folder)
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
 
 
-@pytest.fixture(scope="session")
-def tiny_base(tmp_path_factory) -> str:
-    return save_tiny_base(tmp_path_factory.mktemp("base"))
+@pytest.fixture
+def rows(tmp_path):
+    """Writes rows of prompt and answer, and returns the path."""
+
+    def write(name: str, pairs) -> str:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps({"prompt": p, "answer": a}) + "\n" for p, a in pairs))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def train(tiny_base):  # noqa: F811
+    """Trains in float32 and returns the trainer: `train(data={...}, trainer={...}, lr=...)`."""
+
+    def run(data: dict, trainer: dict, ckpt_path=None, seed: int = 42, **model) -> Trainer:
+        seed_everything(seed)
+        module = BituneModule(tiny_base, **{"base_dtype": "float32", **model})
+        quietly = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+        made = Trainer(accelerator="cpu", devices=1, num_sanity_val_steps=0, **{**quietly, **trainer})
+        made.fit(module, BituneData(**data), ckpt_path=ckpt_path)
+        return made
+
+    return run
