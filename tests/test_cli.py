@@ -61,7 +61,7 @@ def test_an_unknown_command_names_the_nearest(capsys):
         (["--model.method.mixing", "false"], "one field of a named variant cannot be changed alone"),
         (["--model.method", "bitune", "--model.method.mixing", "false"], "one field of a named variant cannot be changed alone"),
         (["--model.method", "biune"], "There is no variant 'biune'; the variants are plain, bitune"),
-        (["--data.base", "other"], 'Linked "data.base" must be given via "model.base"'),
+        (["--data.base", "other"], "data.base is taken from model.base"),
             (["--trainer.max_steps", "many"], "trainer.max_steps is many, where a whole number is expected."),
             (["--model.betas", "[0.9]"], "model.betas"),
             (["--seed_everything", "true"], "seed_everything"),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import lightning
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from bitune_pl.training.callbacks import BestModel
 from bitune_pl.training.lightning_cli import BituneCLI
@@ -29,8 +30,7 @@ _AS_IT_SHOULD_BE = [
 
 def fit(argv: list[str]) -> None:
     """Train. `--resume RUN` goes on with the settings and the last checkpoint of a run, in its folder."""
-    quiet()
-    cli = BituneCLI(_unfold(argv, "--resume"), "fit")
+    cli = _open(argv, "fit", "--resume")
     run = cli.run_folder
     with _no_folder_left_behind(cli), shared(run):
         if cli.is_new and cli.trainer.is_global_zero:
@@ -66,9 +66,12 @@ def _score(argv: list[str], command: str) -> None:
         print(f"{name:<28}{value:.4f}")
 
 
-def _open(argv: list[str], command: str) -> BituneCLI:
+def _open(argv: list[str], command: str, option: str = "--run") -> BituneCLI:
     quiet()
-    return BituneCLI(_unfold(argv, "--run"), command)
+    try:
+        return BituneCLI(_unfold(argv, option), command)
+    except MisconfigurationException as error:
+        raise ValueError(f"The trainer cannot be set up: {error}") from error
 
 
 def _unfold(argv: list[str], option: str) -> list[str]:
@@ -111,7 +114,7 @@ def _no_folder_left_behind(cli: BituneCLI) -> Iterator[None]:
 def quiet() -> None:
     """Keep Lightning's and transformers' remarks on what is as it should be off the screen."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    for name in ("lightning.pytorch", "lightning.fabric"):
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_is_ours)
     for text in _AS_IT_SHOULD_BE:

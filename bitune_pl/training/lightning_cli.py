@@ -21,7 +21,7 @@ from bitune_pl import __version__
 from bitune_pl.data.datamodule import BituneData
 from bitune_pl.training.callbacks import BestModel, UpdateLog, ValidateAtEnd
 from bitune_pl.training.checkpoints import refuse_disagreements
-from bitune_pl.training.module import BituneModule
+from bitune_pl.training.module import BituneModule, check_precision
 from bitune_pl.training.parsing import one_sentence
 from bitune_pl.training.progress import UpdateProgress
 from bitune_pl.training.run_folder import new_run_folder, run_of_checkpoint
@@ -89,6 +89,7 @@ class BituneCLI(LightningCLI):
 
     def instantiate_trainer(self) -> Trainer:
         given = self.config_init.trainer
+        check_precision(given.precision)
         if self.command != "fit":
             callbacks = (given.callbacks or []) + self._progress(UpdateLog())
             return super().instantiate_trainer(logger=False, enable_checkpointing=False, callbacks=callbacks)

@@ -85,12 +85,7 @@ class BituneModule(LightningModule):
         return load_tokenizer(self.hparams.base)
 
     def setup(self, stage: str) -> None:
-        precision = self.trainer.precision
-        if precision != "32-true":
-            raise ValueError(
-                f"trainer.precision is {precision!r}, which would cast theta too: leave it out, and choose the type of the "
-                "base with model.base_dtype."
-            )
+        check_precision(self.trainer.precision)
 
     def configure_model(self) -> None:
         """Load the base and put the method on it; the adapters depend on the seed alone, not on what was drawn before."""
@@ -207,6 +202,19 @@ def _check(adapter: str, theta_init: float, lr: float, warmup: float) -> None:
         raise ValueError(f"model.theta_init and model.lr are above 0; they are {theta_init} and {lr}.")
     if not 0 <= warmup < 1:
         raise ValueError(f"model.warmup is a share of the updates, from 0 to below 1, not {warmup}.")
+
+
+def check_precision(precision: str) -> None:
+    """Lightning's half precisions cast theta, whose steps bfloat16 cannot hold.
+
+    Raises:
+        ValueError: if a trainer runs in anything but 32-true.
+    """
+    if precision not in ("32-true", "32", 32, None):
+        raise ValueError(
+            f"trainer.precision is {precision!r}, which would cast theta too: leave it out, and choose the type of the base "
+            "with model.base_dtype."
+        )
 
 
 @contextmanager
