@@ -13,10 +13,19 @@ from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("bitune_pl.training.commands:fit", "train a decoder:  bitune fit --config configs/smollm2.yaml"),
-    "validate": ("bitune_pl.training.commands:validate", "loss and accuracy of a run on its validation rows:  --run FOLDER"),
+    "validate": (
+        "bitune_pl.training.commands:validate",
+        "loss and accuracy of a run on its validation rows:  --run FOLDER",
+    ),
     "test": ("bitune_pl.training.commands:test", "loss and accuracy of a run on its test rows:  --run FOLDER"),
-    "predict": ("bitune_pl.training.commands:predict", "answers of a run to its test rows, as JSON lines:  --run FOLDER"),
-    "evaluate": ("bitune_pl.evaluation.evaluate:main", "score a run or a base on tasks:  --run FOLDER --tasks commonsense_qa"),
+    "predict": (
+        "bitune_pl.training.commands:predict",
+        "answers of a run to its test rows, as JSON lines:  --run FOLDER",
+    ),
+    "evaluate": (
+        "bitune_pl.evaluation.evaluate:main",
+        "score a run or a base on tasks:  --run FOLDER --tasks commonsense_qa",
+    ),
     "generate": ("bitune_pl.evaluation.generate:main", 'answer a question:  --run FOLDER --prompt "..."'),
 }
 """Command -> the function that does it, and its line of help."""
@@ -45,7 +54,8 @@ def _function(command: str) -> Callable[[list[str]], int | None]:
     if command not in COMMANDS:
         near = get_close_matches(command, COMMANDS, n=1)
         raise ValueError(
-            f"There is no command {command!r}{f'; did you mean {near[0]}?' if near else '.'} The commands are {', '.join(COMMANDS)}."
+            f"There is no command {command!r}{f'; did you mean {near[0]}?' if near else '.'} "
+            f"The commands are {', '.join(COMMANDS)}."
         )
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # where installed, it warns when PEFT imports it
     module, name = COMMANDS[command][0].split(":")
@@ -63,7 +73,15 @@ def _explain(error: BaseException) -> int:
 def _help() -> str:
     lines = [f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
-        ["usage: bitune COMMAND [...]", "", "Decoders that read their prompt in both directions (arXiv 2405.14862).", ""]
+        [
+            "usage: bitune COMMAND [...]",
+            "",
+            "Decoders that read their prompt in both directions (arXiv 2405.14862).",
+            "",
+        ]
         + lines
-        + ["", "bitune COMMAND --help lists the settings of a command; BITUNE_TRACEBACK=1 shows where an error comes from."]
+        + [
+            "",
+            "bitune COMMAND --help lists a command's settings; BITUNE_TRACEBACK=1 shows where an error comes from.",
+        ]
     )

@@ -59,12 +59,15 @@ def test_an_unknown_command_names_the_nearest(capsys):
         (["--model.lr", "fast"], "model.lr is fast, where a number is expected."),
         (["--model.weighting", "tokens"], "model.weighting is tokens, where one of 'sample', 'token' is expected."),
         (["--model.method.mixing", "false"], "one field of a named variant cannot be changed alone"),
-        (["--model.method", "bitune", "--model.method.mixing", "false"], "one field of a named variant cannot be changed alone"),
+        (
+            ["--model.method", "bitune", "--model.method.mixing", "false"],
+            "one field of a named variant cannot be changed alone",
+        ),
         (["--model.method", "biune"], "There is no variant 'biune'; the variants are plain, bitune"),
         (["--data.base", "other"], "data.base is taken from model.base"),
-            (["--trainer.max_steps", "many"], "trainer.max_steps is many, where a whole number is expected."),
-            (["--model.betas", "[0.9]"], "model.betas"),
-            (["--seed_everything", "true"], "seed_everything"),
+        (["--trainer.max_steps", "many"], "trainer.max_steps is many, where a whole number is expected."),
+        (["--model.betas", "[0.9]"], "model.betas"),
+        (["--seed_everything", "true"], "seed_everything"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--data.source", "comonsense_qa"], "There is no data source 'comonsense_qa'"),
         (["--data.source", "commonsense_qa", "--data.root", "nowhere"], "There is no file nowhere/"),
@@ -86,7 +89,10 @@ def test_a_mistake_in_fit_is_one_sentence(argv, message, capsys, tiny_base):  # 
     [
         ("model:\n  metod: bitune\n", "There is no setting model.metod; did you mean model.method?"),
         ("modle:\n  method: bitune\n", "There is no setting modle.method; did you mean model.method?"),
-        ("trainer:\n  gradient_clip: 1\n", "There is no setting trainer.gradient_clip; did you mean trainer.gradient_clip_val?"),
+        (
+            "trainer:\n  gradient_clip: 1\n",
+            "There is no setting trainer.gradient_clip; did you mean trainer.gradient_clip_val?",
+        ),
         ("model: [", "config"),
     ],
 )
@@ -97,12 +103,16 @@ def test_a_mistake_in_a_config_names_the_nearest_setting(text, message, capsys, 
 
 def test_a_bad_line_is_named_with_its_file(capsys, tmp_path, tiny_base):  # noqa: F811
     (tmp_path / "train.jsonl").write_text('{"prompt": "a", "answer": " b"}\n\n{"prompt": "a", "answer": \n')
-    assert "train.jsonl line 3" in mistake(capsys, "fit", "--model.base", tiny_base, *CPU, "--data.source", "train.jsonl")
+    assert "train.jsonl line 3" in mistake(
+        capsys, "fit", "--model.base", tiny_base, *CPU, "--data.source", "train.jsonl"
+    )
 
 
 def test_a_broken_checkpoint_is_named(capsys, tmp_path, tiny_base):  # noqa: F811
     (tmp_path / "cut.ckpt").write_bytes(b"PK\x03\x04 cut short")
-    assert "cut.ckpt cannot be read as a checkpoint" in mistake(capsys, "fit", "--model.base", tiny_base, *CPU, "--ckpt_path", "cut.ckpt")
+    assert "cut.ckpt cannot be read as a checkpoint" in mistake(
+        capsys, "fit", "--model.base", tiny_base, *CPU, "--ckpt_path", "cut.ckpt"
+    )
 
 
 def test_the_traceback_is_there_for_who_asks(monkeypatch):
@@ -152,6 +162,14 @@ def test_generate_fills_the_template_of_the_run(run, capsys, monkeypatch, tmp_pa
         assert capsys.readouterr().out == filled
 
 
+def test_a_question_without_choices_is_written_without_them(run, capsys):
+    short = ["--run", run, "--max-new-tokens", "8"]
+    assert main(["generate", *short, "--prompt", "Which is a fruit: plum or sofa?"]) == 0
+    filled, note = capsys.readouterr()
+    assert main(["generate", *short, "--raw", "--prompt", "Question: Which is a fruit: plum or sofa?\n\nAnswer:"]) == 0
+    assert capsys.readouterr().out == filled and "list their choices (--choice)" in note
+
+
 def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
     rows = [{"prompt": f"Which is a fruit, {i}?", "choices": ["apple", "dog"]} for i in range(3)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -162,7 +180,6 @@ def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--prompt", "Which?"], "The run's template lists choices: give each one by --choice TEXT"),
         (["--prompt", "a", "--file", "b"], "by --prompt or by --file, not by both"),
         (["--file", "nowhere.txt"], "There is no file nowhere.txt"),
         (["--file", "rows.jsonl"], "rows.jsonl line 1: this is not JSON"),

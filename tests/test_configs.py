@@ -1,4 +1,4 @@
-"""Every committed config is parsed and makes a module, data and trainer, with a tiny random decoder in place of the base."""
+"""Every committed config makes a module, data and trainer, with a tiny random decoder in place of the base."""
 
 from pathlib import Path
 

@@ -15,8 +15,12 @@ def save_tiny_base(folder: Path) -> str:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     letters = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=letters, show_progress=False)
-    tokenizer.train_from_iterator(["Question: Which one is a fruit?\n\nChoices:\napple\ndog\n\nAnswer: apple"] * 20, trainer)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=letters, show_progress=False
+    )
+    tokenizer.train_from_iterator(
+        ["Question: Which one is a fruit?\n\nChoices:\napple\ndog\n\nAnswer: apple"] * 20, trainer
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
     fast.save_pretrained(folder)
     config = LlamaConfig(

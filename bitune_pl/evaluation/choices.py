@@ -1,4 +1,4 @@
-"""Multiple choice: the choice with the highest log-likelihood is the answer (paper, A.3; lm-eval's `acc` and `acc_norm`).
+"""Multiple choice: the choice with the highest log-likelihood is the answer (paper, A.3; lm-eval's `acc`, `acc_norm`).
 
 All choices hang off one reading of their prompt. Which rows are scored, and how they read, is the business of `data`.
 """
@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
 
 
 def pick(choices: Sequence[Tensor], lengths: Sequence[int] | None = None) -> int:
-    """The chosen position, given the log-likelihood of each token of each choice; per length where lengths are given."""
+    """The chosen position, from the log-likelihood of each token of each choice; per length where lengths are given."""
     sums = [float(tokens.sum()) for tokens in choices]
     return max(range(len(sums)), key=lambda i: sums[i] / (lengths[i] if lengths else 1))
 

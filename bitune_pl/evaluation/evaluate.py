@@ -63,9 +63,15 @@ def evaluate(model, encoder, task: str, rows: Sequence, generated: bool) -> Scor
 def _parser() -> Arguments:
     parser = Arguments("evaluate", "Score a run, or a base as pretrained, on tasks.")
     parser.add_argument("--run", metavar="FOLDER", help="folder of a run")
-    parser.add_argument("--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m")
-    parser.add_argument("--tasks", metavar="A,B", required=True, help="commonsense_qa, arc_challenge, gsm8k, ... : see the data sources")
-    parser.add_argument("--data.root", dest="root", metavar="FOLDER", help="local copies of the data sets; without it, the hub")
+    parser.add_argument(
+        "--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m"
+    )
+    parser.add_argument(
+        "--tasks", metavar="A,B", required=True, help="commonsense_qa, arc_challenge, gsm8k, ... : see the data sources"
+    )
+    parser.add_argument(
+        "--data.root", dest="root", metavar="FOLDER", help="local copies of the data sets; without it, the hub"
+    )
     parser.add_argument("--part", default="test", choices=["test", "validation", "train"], help="rows to score (test)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows of each task")
     return parser
@@ -80,7 +86,9 @@ def _examples(task: str, args: Namespace) -> tuple[Sequence, bool]:
     generated = find(task).generated
     rows = load(task, args.part, args.root, limit=args.limit).examples
     if not generated and len(rows[0].answers) < 2:
-        raise ValueError(f"{task} has one answer to a prompt, so there is nothing to choose from: it can be trained on, not scored.")
+        raise ValueError(
+            f"{task} has one answer to a prompt, so there is nothing to choose from: it can be trained on, not scored."
+        )
     return rows, generated
 
 
@@ -106,5 +114,6 @@ _HEAD = f"{'task':<18}{'n':>6}{'accuracy':>10}{'std.err.':>10}{'per char.':>11}{
 
 def _line(score: Score) -> str:
     per_character = "-" if score.per_character is None else f"{score.per_character:.4f}"
-    line = f"{score.task:<18}{score.n:>6}{score.accuracy:>10.4f}{score.standard_error:>10.4f}{per_character:>11}{score.seconds:>9.1f}"
+    accuracy = f"{score.accuracy:>10.4f}{score.standard_error:>10.4f}{per_character:>11}"
+    line = f"{score.task:<18}{score.n:>6}{accuracy}{score.seconds:>9.1f}"
     return line + (f"  ({score.without_number} without a number)" if score.without_number else "")

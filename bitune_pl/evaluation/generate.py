@@ -35,14 +35,30 @@ def main(argv: list[str]) -> None:
 def _parser() -> Arguments:
     parser = Arguments("generate", "Answer a prompt, given by --prompt, --file or standard input.")
     parser.add_argument("--run", metavar="FOLDER", help="folder of a run")
-    parser.add_argument("--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m")
+    parser.add_argument(
+        "--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m"
+    )
     parser.add_argument("--prompt", metavar="TEXT", help="what goes into the template's field")
-    parser.add_argument("--file", metavar="FILE", help="a text file with the prompt, or .jsonl: a row of fields a line; - is standard input")
-    parser.add_argument("--choice", metavar="TEXT", action="append", default=[], help="a choice, where the template lists some; repeat it")
-    parser.add_argument("--field", metavar="NAME=TEXT", action="append", default=[], help="a further field of the template")
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        help="a text file with the prompt, or .jsonl: a row of fields a line; - is standard input",
+    )
+    parser.add_argument(
+        "--choice",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="a choice, where the template lists some; repeat it",
+    )
+    parser.add_argument(
+        "--field", metavar="NAME=TEXT", action="append", default=[], help="a further field of the template"
+    )
     parser.add_argument("--raw", action="store_true", help="take the prompt as it is, without the template")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="longest answer (256)")
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="sample at this temperature; 0 is greedy")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="sample at this temperature; 0 is greedy"
+    )
     return parser
 
 
@@ -81,15 +97,22 @@ def _row(line: str, where: str) -> dict:
 
 
 def _fill(template, row: dict) -> str:
-    """The template with `prompt` in its one field that nothing else fills."""
+    """The template with `prompt` in its one field that nothing else fills; a question without choices has its own."""
+    from bitune_pl.data.templates import INSTRUCTION
+
     choices = tuple(row.get("choices", ()))
     fields = {name: text for name, text in row.items() if name not in ("prompt", "choices")}
     asks_choices = [name for name in template.fields if name == "choices" or name.startswith("choice")]
     if asks_choices and not choices:
-        raise ValueError("The run's template lists choices: give each one by --choice TEXT, or use --raw for a prompt of your own.")
+        print(
+            "note: this run's questions list their choices (--choice); without any, none are written", file=sys.stderr
+        )
+        return INSTRUCTION.fill({"instruction": row.get("prompt", "")})
     open_fields = [name for name in template.fields if name not in fields and name not in asks_choices]
     if len(open_fields) > 1:
-        raise ValueError(f"The run's template asks for {', '.join(open_fields)}: give all but one of them by --field NAME=TEXT.")
+        raise ValueError(
+            f"The run's template asks for {', '.join(open_fields)}: give all but one of them by --field NAME=TEXT."
+        )
     if open_fields and "prompt" not in row:
         raise ValueError(f"The run's template asks for {open_fields[0]}, and there is no prompt to put there.")
     fields |= {name: row["prompt"] for name in open_fields}

@@ -44,11 +44,15 @@ def open_run(folder: str | Path) -> Opened:
     model = folder / "model" if (folder / "model").is_dir() else folder
     if not (model / PROMPT).is_file():
         what = "does not exist" if not folder.is_dir() else f"holds no model (no {PROMPT})"
-        raise FileNotFoundError(f"{folder} {what}: give the folder of a finished run, such as runs/smollm2/<date-time>-<seed>.")
+        raise FileNotFoundError(
+            f"{folder} {what}: give the folder of a finished run, such as runs/smollm2/<date-time>-<seed>."
+        )
     said = json.loads((model / PROMPT).read_text())
     tokenizer = AutoTokenizer.from_pretrained(model)
     return Opened(
-        Bitune.from_pretrained(model, device=_device()), Encoder(tokenizer, said["max_length"]), Template(**said["template"])
+        Bitune.from_pretrained(model, device=_device()),
+        Encoder(tokenizer, said["max_length"]),
+        Template(**said["template"]),
     )
 
 
@@ -66,7 +70,9 @@ def open_either(run: str | None, base: str | None) -> Opened:
         ValueError: if not exactly one was.
     """
     if (run is None) == (base is None):
-        raise ValueError("Say what to open: either --run FOLDER (a finished run) or --base NAME (a decoder as pretrained).")
+        raise ValueError(
+            "Say what to open: either --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
+        )
     return open_run(run) if run is not None else open_base(base)
 
 

@@ -71,8 +71,8 @@ class ValidateAtEnd(Callback):
 class BestModel(Callback):
     """Keep `folder` at the best model so far, in the form that `--run` reads.
 
-    Best is what the run's ModelCheckpoint watches; without any validation it is the last. The outcomes of the best model
-    on the validation questions stay in `right`, one a question.
+    Best is what the run's ModelCheckpoint watches; without any validation it is the last. The outcomes of the best
+    model on the validation questions stay in `right`, one a question.
     """
 
     def __init__(self, folder: Path) -> None:

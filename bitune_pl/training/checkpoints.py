@@ -1,8 +1,8 @@
 """What a checkpoint holds and how one is taken back: trained tensors only, plain settings, no surprise.
 
-A checkpoint holds the tensors that are trained (both adapters, theta), never the base. So a missing or unexpected tensor
-is an error here, while Lightning itself is told to be lenient. Settings are plain values, and where those of a checkpoint
-and those of the run disagree, the disagreement is named: neither is silently preferred.
+A checkpoint holds the tensors that are trained (both adapters, theta), never the base. So a missing or unexpected
+tensor is an error here, while Lightning itself is told to be lenient. Settings are plain values, and where those of a
+checkpoint and those of the run disagree, the disagreement is named: neither is silently preferred.
 """
 
 from collections.abc import Mapping
@@ -60,8 +60,8 @@ def refuse_disagreements(saved: Mapping[str, Any], own: Mapping[str, Any]) -> No
     """
     if found := disagreements(saved, own):
         raise ValueError(
-            f"The checkpoint was written with other settings ({'; '.join(found)}): give those of the checkpoint, or none, "
-            "or start a new run."
+            f"The checkpoint was written with other settings ({'; '.join(found)}): give those of the checkpoint, or "
+            "none, or start a new run."
         )
 
 

@@ -16,7 +16,6 @@ from bitune_pl.training.lightning_cli import BituneCLI
 from bitune_pl.training.run_folder import existing_run, last_checkpoint, shared
 from bitune_pl.training.untuned import UntunedScore
 
-
 _AS_IT_SHOULD_BE = [
     "does not have many workers",
     "`isinstance.treespec, LeafSpec.` is deprecated",
@@ -38,7 +37,8 @@ def fit(argv: list[str]) -> None:
         cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path)
     if cli.trainer.is_global_zero:
         _report_gain(cli)
-        print(f'The run is in {run}. Next: bitune generate --run {run} --prompt "..."')
+        choices = " --choice plum --choice sofa" if "choices" in cli.datamodule.template.fields else ""
+        print(f'The run is in {run}. Next: bitune generate --run {run} --prompt "Which one is a fruit?"{choices}')
 
 
 def validate(argv: list[str]) -> None:
@@ -75,7 +75,7 @@ def _open(argv: list[str], command: str, option: str = "--run") -> BituneCLI:
 
 
 def _unfold(argv: list[str], option: str) -> list[str]:
-    """`--run RUN` (and `--resume RUN`) is short for the run's config and checkpoint; what else is typed comes after it."""
+    """`--run RUN` (and `--resume RUN`) is short for the run's config and checkpoint; what else is typed goes after."""
     argv = [part for word in argv for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
     if option not in argv:
         return argv
@@ -96,7 +96,8 @@ def _report_gain(cli: BituneCLI) -> None:
     before, after = found[UntunedScore].right, found[BestModel].right
     print(
         f"Accuracy on {len(after)} validation questions: {sum(before) / len(before):.3f} before, "
-        f"{sum(after) / len(after):.3f} after; gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f})."
+        f"{sum(after) / len(after):.3f} after; "
+        f"gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f})."
     )
 
 

@@ -1,8 +1,8 @@
 """LightningCLI for Bitune: what is configurable, where a run lives, and what a checkpoint's settings mean.
 
-Three habits of LightningCLI are changed. A checkpoint's settings do not override those that were typed: a disagreement
-is an error, and only settings that nobody typed are taken from it. No saved config stops a run. And an error in a config
-is one sentence.
+Three habits of LightningCLI are changed. A checkpoint's settings do not override those that were typed: a
+disagreement is an error, and only settings that nobody typed are taken from it. No saved config stops a run. And an
+error in a config is one sentence.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ TRAINER_DEFAULTS = {
 
 
 class BituneCLI(LightningCLI):
-    """Parses the settings of a command and makes module, data and trainer; running them is the business of `commands`."""
+    """Parses a command's settings and makes module, data and trainer; running them is the business of `commands`."""
 
     def __init__(self, args: Sequence[str], command: str) -> None:
         self.command, self.args, self.with_links = command, list(args), True
@@ -56,7 +56,9 @@ class BituneCLI(LightningCLI):
         )
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--seed_everything", type=int, default=self.seed_everything_default, help="Seed of the run.")
+        parser.add_argument(
+            "--seed_everything", type=int, default=self.seed_everything_default, help="Seed of the run."
+        )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--ckpt_path", type=str | None, default=None, help="Checkpoint to go on from, or to score.")
@@ -150,7 +152,8 @@ class BituneCLI(LightningCLI):
         kept.setdefault("seed_everything", config.seed_everything)
         kept.setdefault("model", {}).setdefault("base", config.model.base)
         kept.setdefault("data", {}).setdefault("source", config.data.source)
-        head = f"# bitune_pl {__version__}; all else is at its default. Again: bitune fit --config {self.run_folder}/config.yaml\n"
+        again = f"bitune fit --config {self.run_folder}/config.yaml"
+        head = f"# bitune_pl {__version__}; all else is at its default. Again: {again}\n"
         (self.run_folder / "config.yaml").write_text(head + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
 
 
@@ -173,7 +176,9 @@ def read_checkpoint(path: str) -> dict[str, Any]:
     try:
         found = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint ({type(error).__name__}); it may be cut short.") from error
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}); it may be cut short."
+        ) from error
     if not {"hyper_parameters", "state_dict", "global_step"} <= set(found):
         raise ValueError(f"{path} is a file of tensors, but not a checkpoint of `bitune fit`.")
     return found

@@ -88,7 +88,7 @@ class BituneModule(LightningModule):
         check_precision(self.trainer.precision)
 
     def configure_model(self) -> None:
-        """Load the base and put the method on it; the adapters depend on the seed alone, not on what was drawn before."""
+        """Load the base and put the method on it; the adapters depend on the seed alone, not on earlier draws."""
         if self.model is not None:
             return
         settings = self.hparams
@@ -124,8 +124,9 @@ class BituneModule(LightningModule):
         self.gradient_norm = torch.nn.utils.get_total_norm(gradients)
         if not torch.isfinite(self.gradient_norm):
             raise ValueError(
-                f"The gradient became {self.gradient_norm.item()} at update {self.trainer.global_step + 1}; the weights "
-                f"are still those before it. Lower model.lr (it is {self.hparams.lr}), or look at the rows of this update."
+                f"The gradient became {self.gradient_norm.item()} at update {self.trainer.global_step + 1}; the "
+                f"weights are still those before it. Lower model.lr (it is {self.hparams.lr}), or look at the rows of "
+                "this update."
             )
         self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
@@ -183,14 +184,14 @@ class BituneModule(LightningModule):
 def _whole_method(method: str | dict[str, Any]) -> Method:
     """A method from its name or its fields; one field of a named variant cannot be changed alone.
 
-    `--model.method bitune --model.method.mixing false` reaches us as `{mixing: false}`: the name is lost on the way, and
-    the other fields would silently be Bitune's.
+    `--model.method bitune --model.method.mixing false` reaches us as `{mixing: false}`: the name is lost on the way,
+    and the other fields would silently be Bitune's.
     """
     needed = ("second_pass", "separate_weights", "mixing")
     if isinstance(method, dict) and (lacking := [field for field in needed if field not in method]):
         raise ValueError(
-            f"model.method has {', '.join(method) or 'no field'} but not {', '.join(lacking)}: one field of a named variant "
-            "cannot be changed alone; give its name, or all of " + ", ".join(needed) + "."
+            f"model.method has {', '.join(method) or 'no field'} but not {', '.join(lacking)}: one field of a named "
+            "variant cannot be changed alone; give its name, or all of " + ", ".join(needed) + "."
         )
     return resolve(method)
 
@@ -212,8 +213,8 @@ def check_precision(precision: str) -> None:
     """
     if precision not in ("32-true", "32", 32, None):
         raise ValueError(
-            f"trainer.precision is {precision!r}, which would cast theta too: leave it out, and choose the type of the base "
-            "with model.base_dtype."
+            f"trainer.precision is {precision!r}, which would cast theta too: leave it out, and choose the type of "
+            "the base with model.base_dtype."
         )
 
 

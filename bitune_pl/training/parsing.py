@@ -14,7 +14,10 @@ _UNKNOWN = [
     re.compile(r"Option '(?P<key>[\w.]+)' is not accepted"),
 ]
 _WRONG = re.compile(r"Parser key \"(?P<key>[\w.]+)\":\s*(?P<why>.*)", re.DOTALL)
-_LINKED = re.compile(r"argument (?P<source>[\w.]+) --> (?P<key>[\w.]+):|Linked \"(?P<key2>[\w.]+)\" must be given via \"(?P<source2>[\w.]+)\"")
+_LINKED = re.compile(
+    r"argument (?P<source>[\w.]+) --> (?P<key>[\w.]+):"
+    r"|Linked \"(?P<key2>[\w.]+)\" must be given via \"(?P<source2>[\w.]+)\""
+)
 _UNION = re.compile(r".*Subtypes: \[(?P<expected>.*?)\] Errors:.*Given value: (?P<value>.*)", re.DOTALL)
 _EXPECTED = re.compile(r"Expected an? (?P<expected>.*?)\. Got value: (?P<value>.*)", re.DOTALL)
 _TYPES = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "text", "NoneType": "null"}
@@ -28,7 +31,9 @@ def one_sentence(text: str, parser: LightningArgumentParser) -> str:
             key = ".".join(filter(None, [parts.get("group"), parts["key"].lstrip("-").rstrip("+")]))
             return _unknown(key, sorted(parser.get_defaults().keys()))
     if found := _LINKED.search(text):
-        return f"{found['key'] or found['key2']} is taken from {found['source'] or found['source2']}: set that one alone."
+        return (
+            f"{found['key'] or found['key2']} is taken from {found['source'] or found['source2']}: set that one alone."
+        )
     if found := _WRONG.search(text):
         return _wrong(found["key"], " ".join(found["why"].split()))
     return " ".join(text.split())
@@ -46,6 +51,8 @@ def _wrong(key: str, why: str) -> str:
     found = _EXPECTED.fullmatch(why) or _UNION.fullmatch(why)
     if not found:
         return f"{key} cannot be what was given: {why}."
-    expected = re.sub(r"<class '([\w.]+)'>", lambda type_: _TYPES.get(type_[1], type_[1].rpartition(".")[2]), found["expected"])
+    expected = re.sub(
+        r"<class '([\w.]+)'>", lambda type_: _TYPES.get(type_[1], type_[1].rpartition(".")[2]), found["expected"]
+    )
     expected = re.sub(r"(?:typing\.)?Literal\[([^]]*)\]", r"one of \1", expected).replace("typing.", "")
     return f"{key} is {found['value']}, where {expected} is expected."

@@ -71,14 +71,20 @@ class UpdateProgress(ProgressBar):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close()
-        scores = {n.removesuffix("/validation"): float(v) for n, v in trainer.callback_metrics.items() if n.endswith("/validation")}
+        scores = {
+            n.removesuffix("/validation"): float(v)
+            for n, v in trainer.callback_metrics.items()
+            if n.endswith("/validation")
+        }
         if trainer.state.fn == "fit" and scores:
             text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
             self._line(f"validation after update {trainer.global_step}: {text}", everywhere=True)
 
     def _open(self, label: str, total: int, initial: int = 0) -> tqdm:
         hidden = not (self.enabled and sys.stderr.isatty())
-        return tqdm(desc=label, total=total, initial=initial, disable=hidden, leave=label == "updates", dynamic_ncols=True)
+        return tqdm(
+            desc=label, total=total, initial=initial, disable=hidden, leave=label == "updates", dynamic_ncols=True
+        )
 
     def _line(self, text: str, everywhere: bool = False) -> None:
         """A plain line where there is no terminal, or `everywhere`."""

@@ -26,7 +26,9 @@ def new_run_folder(root: Path, config: str, seed: int) -> Path:
             return folder
         except FileExistsError:
             continue
-    raise FileExistsError(f"{root / config} already holds 999 runs of this second and seed; something starts them in a loop.")
+    raise FileExistsError(
+        f"{root / config} already holds 999 runs of this second and seed; something starts them in a loop."
+    )
 
 
 @contextmanager
@@ -53,7 +55,9 @@ def existing_run(folder: Path) -> Path:
     """
     if not (folder / "config.yaml").is_file():
         there = "has no config.yaml" if folder.is_dir() else "does not exist"
-        raise FileNotFoundError(f"{folder} is not the folder of a run: it {there}. Name a folder such as runs/smollm2/<date-time>-<seed>.")
+        raise FileNotFoundError(
+            f"{folder} is not the folder of a run: it {there}. Name a folder such as runs/smollm2/<date-time>-<seed>."
+        )
     return folder
 
 
@@ -65,5 +69,7 @@ def last_checkpoint(run: Path) -> Path:
     """
     found = sorted((run / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise FileNotFoundError(f"{run} has no checkpoint to go on from; start a new run with --config {run / 'config.yaml'}.")
+        raise FileNotFoundError(
+            f"{run} has no checkpoint to go on from; start a new run with --config {run / 'config.yaml'}."
+        )
     return found[-1]

@@ -22,7 +22,9 @@ class UntunedScore(Callback):
         if self.right:
             return
         base, dtype = pl_module.hparams.base, getattr(torch, pl_module.hparams.base_dtype)
-        model = Bitune.build(load_decoder(base, dtype=dtype), method="plain", adapter="none").to(pl_module.device).eval()
+        model = (
+            Bitune.build(load_decoder(base, dtype=dtype), method="plain", adapter="none").to(pl_module.device).eval()
+        )
         scores = Scores().to(pl_module.device)
         for batch in trainer.datamodule.val_dataloader():
             scores.add(model, trainer.datamodule.transfer_batch_to_device(batch, pl_module.device, 0))

@@ -38,7 +38,12 @@ def train(tiny_base):  # noqa: F811
     def run(data: dict, trainer: dict, ckpt_path=None, seed: int = 42, **model) -> Trainer:
         seed_everything(seed)
         module = BituneModule(tiny_base, **{"base_dtype": "float32", **model})
-        quietly = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+        quietly = {
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "enable_checkpointing": False,
+        }
         made = Trainer(accelerator="cpu", devices=1, num_sanity_val_steps=0, **{**quietly, **trainer})
         made.fit(module, BituneData(**data), ckpt_path=ckpt_path)
         return made

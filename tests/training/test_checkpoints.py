@@ -24,7 +24,10 @@ def test_only_trained_tensors_are_kept_and_come_back():
     [
         (lambda saved: saved.pop("adapter.bias"), r"it lacks adapter\.bias"),
         (lambda saved: saved.update(extra=torch.ones(1)), "this run has no extra"),
-        (lambda saved: saved.update({"adapter.bias": torch.ones(4)}), r"adapter\.bias has shape \(4,\), this model's \(3,\)"),
+        (
+            lambda saved: saved.update({"adapter.bias": torch.ones(4)}),
+            r"adapter\.bias has shape \(4,\), this model's \(3,\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(change, message):
@@ -37,6 +40,9 @@ def test_what_does_not_fit_is_named(change, message):
 def test_settings_that_differ_are_named():
     saved = {"lr": 1e-3, "adapter_settings": {"r": 16}, "betas": (0.9, 0.999), "activation_checkpointing": True}
     own = {"lr": 3e-4, "adapter_settings": None, "betas": [0.9, 0.999], "activation_checkpointing": False}
-    assert disagreements(saved, own) == ["lr: 0.001 in the checkpoint, 0.0003 here", "adapter_settings: {'r': 16} in the checkpoint, None here"]
+    assert disagreements(saved, own) == [
+        "lr: 0.001 in the checkpoint, 0.0003 here",
+        "adapter_settings: {'r': 16} in the checkpoint, None here",
+    ]
     with pytest.raises(ValueError, match="other settings .lr: 0.001 in the checkpoint"):
         refuse_disagreements(saved, own)

@@ -9,7 +9,12 @@ from lightning.pytorch import Callback
 from bitune_pl.training.checkpoints import trained_tensors
 from bitune_pl.training.module import BituneModule
 
-UNEVEN = [("Q: a b\nA:", " c"), ("Question: which?\n\nAnswer:", " a much longer answer, of many tokens"), ("x", " y"), ("z z", " 12345")]
+UNEVEN = [
+    ("Q: a b\nA:", " c"),
+    ("Question: which?\n\nAnswer:", " a much longer answer, of many tokens"),
+    ("x", " y"),
+    ("z z", " 12345"),
+]
 
 
 class Recorder(Callback):
@@ -51,7 +56,7 @@ def test_an_update_is_the_mean_over_its_rows_however_it_is_cut(train, rows, weig
 
 
 def test_updates_rates_and_rows_follow_the_formula(train, rows):
-    """F05: 23 rows, batch 1, accumulation 10, 6 updates, warm-up of 2; an epoch's last update takes the 3 that are left."""
+    """F05: 23 rows, batch 1, accumulation 10, 6 updates, warm-up of 2; an epoch's last update takes the 3 left."""
     recorder = Recorder()
     file = rows("train.jsonl", [(f"row {i}", " yes") for i in range(23)])
     trainer = {"max_steps": 6, "accumulate_grad_batches": 10, "callbacks": [recorder]}
@@ -72,7 +77,9 @@ def test_the_seed_decides_the_adapters_and_the_two_differ(train, rows):
     file, found = rows("train.jsonl", UNEVEN), []
     for seed in (7, 7, 8):
         start = Start()
-        made = train({"source": file, "batch_size": 2, "seed": seed}, {"max_steps": 2, "callbacks": [start]}, seed=seed, lr=0.01)
+        made = train(
+            {"source": file, "batch_size": 2, "seed": seed}, {"max_steps": 2, "callbacks": [start]}, seed=seed, lr=0.01
+        )
         found.append((start.state, made.lightning_module.state_dict()))
     for first, again, other in zip(*found, strict=True):
         name = next(n for n in first if "lora_A.causal" in n)
@@ -89,9 +96,8 @@ def test_only_adapters_and_theta_are_trained_and_all_of_them_move(train, rows):
     base.configure_model()
     before = dict(base.named_parameters())
     trained = trained_tensors(module)
-    assert {part for n in trained for part in ("causal", "bidirectional", "theta_k", "theta_v") if part in n.split(".")} == {
-        "causal", "bidirectional", "theta_k", "theta_v",
-    }  # fmt: skip
+    parts = {"causal", "bidirectional", "theta_k", "theta_v"}
+    assert {part for name in trained for part in name.split(".")} >= parts
     for name, parameter in module.named_parameters():
         moved = not torch.equal(parameter.cpu(), before[name])
         assert moved == (name in trained) or "lora_A" in name, name
@@ -111,7 +117,9 @@ def test_validation_loss_is_the_mean_over_its_rows_in_every_layout(train, rows, 
         means = {w: float(model.loss(samples, w)) for w in ("sample", "token")}
     made.validate(made.lightning_module, datamodule=made.datamodule, verbose=False)
     scores = {name: float(value) for name, value in made.callback_metrics.items()}
-    assert scores == pytest.approx({"loss/validation": means[weighting], "loss_per_token/validation": means["token"]}, rel=1e-5)
+    assert scores == pytest.approx(
+        {"loss/validation": means[weighting], "loss_per_token/validation": means["token"]}, rel=1e-5
+    )
 
 
 def test_a_gradient_that_is_no_number_never_reaches_the_weights(train, rows):
@@ -133,7 +141,10 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(train, rows):
     ("settings", "message"),
     [
         ({"method": "bitnue"}, "There is no variant 'bitnue'"),
-        ({"method": {"mixing": False}}, "model.method has mixing but not second_pass, separate_weights: one field of a named variant"),
+        (
+            {"method": {"mixing": False}},
+            "model.method has mixing but not second_pass, separate_weights: one field of a named variant",
+        ),
         ({"method": {"second_pass": "causal", "separate_weights": True, "mixing": True, "mix": 1}}, "mix is not one"),
         ({"adapter": "lroa"}, "There is no adapter 'lroa'"),
         ({"theta_init": 0.0}, "above 0"),
@@ -169,7 +180,12 @@ def test_activation_checkpointing_gives_the_same_gradients(train, rows):
     file, found = rows("train.jsonl", UNEVEN), []
     for on in (False, True):
         recorder = Recorder()
-        train({"source": file, "batch_size": 4}, {"max_steps": 3, "callbacks": [recorder]}, activation_checkpointing=on, lr=0.01)
+        train(
+            {"source": file, "batch_size": 4},
+            {"max_steps": 3, "callbacks": [recorder]},
+            activation_checkpointing=on,
+            lr=0.01,
+        )
         found.append(recorder.gradients[-1])
     for name, gradient in found[0].items():
         torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-7, msg=name)

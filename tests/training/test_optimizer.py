@@ -23,7 +23,9 @@ def stepped(names=NAMES):
 
 def moments(optimizer):
     (group,) = optimizer.param_groups
-    return {n: optimizer.state[p]["exp_avg"][0].item() for n, p in zip(group["param_names"], group["params"], strict=True)}
+    return {
+        n: optimizer.state[p]["exp_avg"][0].item() for n, p in zip(group["param_names"], group["params"], strict=True)
+    }
 
 
 def test_state_is_matched_by_name_not_by_position():

@@ -41,8 +41,12 @@ def test_a_run_has_its_folder_and_says_where_it_is(fit, tmp_path, tiny_base, cap
     assert "categories (train), rows kept: 60 of 60" in caplog.text
     assert {p.name.split(".")[0] for p in run.iterdir()} == {"config", "checkpoints", "model", "events"}
     assert {p.name for p in (run / "checkpoints").iterdir()} == {"best-update-2.ckpt", "last.ckpt"}
-    assert {"causal", "bidirectional", "theta.safetensors", "tokenizer.json", "prompt.json"} <= {p.name for p in (run / "model").iterdir()}
-    assert json.loads((run / "model" / "prompt.json").read_text())["template"]["prompt"].startswith("Question: {question}")
+    assert {"causal", "bidirectional", "theta.safetensors", "tokenizer.json", "prompt.json"} <= {
+        p.name for p in (run / "model").iterdir()
+    }
+    assert json.loads((run / "model" / "prompt.json").read_text())["template"]["prompt"].startswith(
+        "Question: {question}"
+    )
     assert yaml.safe_load((run / "config.yaml").read_text()) == {
         "seed_everything": 42,
         "model": {"base": tiny_base, "theta_init": 0.02},
@@ -78,7 +82,14 @@ def test_a_resumed_run_goes_on_in_its_folder_and_on_its_axis(fit, tmp_path):
     assert only_run(tmp_path) == run
     events = EventAccumulator(str(run)).Reload()
     tags = events.Tags()["scalars"]
-    assert {"loss/train", "alpha_k/layer_00", "alpha_k/layer_01", "alpha_v/mean", "tokens_per_second", "learning_rate"} <= set(tags)
+    assert {
+        "loss/train",
+        "alpha_k/layer_00",
+        "alpha_k/layer_01",
+        "alpha_v/mean",
+        "tokens_per_second",
+        "learning_rate",
+    } <= set(tags)
     for tag in tags:
         expected = [3, 5] if tag.endswith("/validation") else [1, 2, 3, 4, 5]
         assert [event.step for event in events.Scalars(tag)] == expected, tag
@@ -90,7 +101,12 @@ def test_a_checkpoint_is_plain_and_holds_trained_tensors_only(fit, tmp_path):
     settings = saved["hyper_parameters"]
     assert settings["adapter_settings"] == {"r": 4} and settings["method"] == "bitune"
     assert all(isinstance(value, str | float | bool | dict | tuple | list | None) for value in settings.values())
-    parts = {part for name in saved["state_dict"] for part in name.split(".")[-3:]} & {"causal", "bidirectional", "theta_k", "theta_v"}
+    parts = {part for name in saved["state_dict"] for part in name.split(".")[-3:]} & {
+        "causal",
+        "bidirectional",
+        "theta_k",
+        "theta_v",
+    }
     assert len(parts) == 4 and not any("base_layer" in name for name in saved["state_dict"])
     (optimizer,) = saved["optimizer_states"]
     assert optimizer["param_groups"][0]["param_names"] == list(saved["state_dict"])
@@ -98,7 +114,16 @@ def test_a_checkpoint_is_plain_and_holds_trained_tensors_only(fit, tmp_path):
 
 def test_a_checkpoint_opens_from_python(fit, tmp_path):
     """F06: rank and theta_init come back, and so does the model."""
-    fit("--trainer.max_steps", "2", "--model.adapter_settings.r", "4", "--model.theta_init", "0.001", "--model.lr", "0.1")
+    fit(
+        "--trainer.max_steps",
+        "2",
+        "--model.adapter_settings.r",
+        "4",
+        "--model.theta_init",
+        "0.001",
+        "--model.lr",
+        "0.1",
+    )
     path = only_run(tmp_path) / "checkpoints" / "last.ckpt"
     module = BituneModule.load_from_checkpoint(path, weights_only=True)
     assert module.hparams.theta_init == module.model.theta_init == 0.001
@@ -107,7 +132,7 @@ def test_a_checkpoint_opens_from_python(fit, tmp_path):
 
 
 def test_settings_nobody_typed_come_from_the_checkpoint_and_typed_ones_must_agree(fit, tmp_path, tiny_base, capsys):
-    """F06: scoring with a default config rebuilds rank 4 and theta_init 0.001; a typed 0.1 is named, never preferred."""
+    """F06: scoring with a default config rebuilds rank 4 and theta_init 0.001; a typed 0.1 is named."""
     fit("--trainer.max_steps", "1", "--model.adapter_settings.r", "4", "--model.theta_init", "0.001")
     checkpoint = ["--ckpt_path", str(only_run(tmp_path) / "checkpoints" / "last.ckpt")]
     assert main(["validate", *checkpoint, *CPU, *FEW]) == 0
@@ -115,7 +140,10 @@ def test_settings_nobody_typed_come_from_the_checkpoint_and_typed_ones_must_agre
     typed = ["--model.theta_init", "0.1", "--model.adapter_settings.r", "8"]
     assert main(["validate", *checkpoint, *CPU, *FEW, *typed]) == 2
     error = capsys.readouterr().err
-    assert "theta_init: 0.001 in the checkpoint, 0.1 here" in error and "{'r': 4} in the checkpoint, {'r': 8} here" in error
+    assert (
+        "theta_init: 0.001 in the checkpoint, 0.1 here" in error
+        and "{'r': 4} in the checkpoint, {'r': 8} here" in error
+    )
 
 
 class StopAfter(Callback):
