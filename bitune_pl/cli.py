@@ -1,0 +1,87 @@
+"""The command `bitune`: a table of commands, and what a user's mistake looks like.
+
+Nothing is imported before a command is chosen, so that `bitune --help` answers at once. What a command does is in the
+function that the table names. A mistake is one sentence on standard error and exit status 2.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "fit": ("bitune_pl.training.commands:fit", "train a decoder:  bitune fit --config configs/smollm2.yaml"),
+    "validate": (
+        "bitune_pl.training.commands:validate",
+        "loss and accuracy of a run on its validation rows:  --run FOLDER",
+    ),
+    "test": ("bitune_pl.training.commands:test", "loss and accuracy of a run on its test rows:  --run FOLDER"),
+    "predict": (
+        "bitune_pl.training.commands:predict",
+        "answers of a run to its test rows, as JSON lines:  --run FOLDER",
+    ),
+    "evaluate": (
+        "bitune_pl.evaluation.evaluate:main",
+        "score a run or a base on tasks:  --run FOLDER --tasks commonsense_qa",
+    ),
+    "generate": ("bitune_pl.evaluation.generate:main", 'answer a question:  --run FOLDER --prompt "..."'),
+}
+"""Command -> the function that does it, and its line of help."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if command in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if command == "--version":
+        from bitune_pl import __version__
+
+        print(f"bitune {__version__}")
+        return 0
+    try:
+        return _function(command)(rest) or 0
+    except (ValueError, OSError, ImportError, KeyboardInterrupt) as error:
+        if os.environ.get("BITUNE_TRACEBACK"):
+            raise
+        return _explain(error)
+
+
+def _function(command: str) -> Callable[[list[str]], int | None]:
+    if command not in COMMANDS:
+        near = get_close_matches(command, COMMANDS, n=1)
+        raise ValueError(
+            f"There is no command {command!r}{f'; did you mean {near[0]}?' if near else '.'} "
+            f"The commands are {', '.join(COMMANDS)}."
+        )
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # where installed, it warns when PEFT imports it
+    module, name = COMMANDS[command][0].split(":")
+    return getattr(import_module(module), name)
+
+
+def _explain(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        print("bitune: stopped.", file=sys.stderr)
+        return 130
+    print(f"bitune: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
+def _help() -> str:
+    lines = [f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: bitune COMMAND [...]",
+            "",
+            "Decoders that read their prompt in both directions (arXiv 2405.14862).",
+            "",
+        ]
+        + lines
+        + [
+            "",
+            "bitune COMMAND --help lists a command's settings; BITUNE_TRACEBACK=1 shows where an error comes from.",
+        ]
+    )

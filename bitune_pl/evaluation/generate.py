@@ -1,0 +1,119 @@
+"""`bitune generate`: a run, or a base, answers a prompt.
+
+The prompt is filled into the template that the run was trained with, so that it reads as the training rows did, unless
+`--raw` gives it as it is. A base has no template: its prompts are raw.
+"""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from bitune_pl.evaluation.arguments import Arguments
+
+BATCH = 8  # prompts that are continued together
+
+
+def main(argv: list[str]) -> None:
+    """Print an answer for each prompt."""
+    args = _parser().parse_args(argv)
+    rows = list(_rows(args))
+
+    from bitune_pl.evaluation.run import open_either  # heavy: only once there is something to ask
+
+    model, encoder, template = open_either(args.run, args.base)
+    prompts = [row["prompt"] if args.raw or template is None else _fill(template, row) for row in rows]
+    sampling = {"do_sample": True, "temperature": args.temperature} if args.temperature else {"do_sample": False}
+    for start in range(0, len(prompts), BATCH):
+        ids = [encoder.prompt(text) for text in prompts[start : start + BATCH]]
+        for answer in model.generate(ids, max_new_tokens=args.max_new_tokens, eos_token_id=encoder.eos, **sampling):
+            text = encoder.decode(answer).strip()
+            print(json.dumps({"answer": text}, ensure_ascii=False) if len(prompts) > 1 else text, flush=True)
+
+
+def _parser() -> Arguments:
+    parser = Arguments("generate", "Answer a prompt, given by --prompt, --file or standard input.")
+    parser.add_argument("--run", metavar="FOLDER", help="folder of a run")
+    parser.add_argument(
+        "--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m"
+    )
+    parser.add_argument("--prompt", metavar="TEXT", help="what goes into the template's field")
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        help="a text file with the prompt, or .jsonl: a row of fields a line; - is standard input",
+    )
+    parser.add_argument(
+        "--choice",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="a choice, where the template lists some; repeat it",
+    )
+    parser.add_argument(
+        "--field", metavar="NAME=TEXT", action="append", default=[], help="a further field of the template"
+    )
+    parser.add_argument("--raw", action="store_true", help="take the prompt as it is, without the template")
+    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="longest answer (256)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="sample at this temperature; 0 is greedy"
+    )
+    return parser
+
+
+def _rows(args: Namespace) -> Iterator[dict]:
+    """What to ask: `prompt`, the template's fields by name, and `choices`."""
+    if args.prompt is not None and args.file is not None:
+        raise ValueError("Give the prompt by --prompt or by --file, not by both.")
+    if args.prompt is None and args.file is None and sys.stdin.isatty():
+        raise ValueError("There is no prompt: give one by --prompt TEXT, --file FILE or standard input.")
+    fields = dict(pair.partition("=")[::2] for pair in args.field)
+    if args.file is not None and args.file.endswith(".jsonl"):
+        for number, line in enumerate(_text(args.file).splitlines(), start=1):
+            if line.strip():
+                yield fields | _row(line, f"{args.file} line {number}")
+    else:
+        text = args.prompt if args.prompt is not None else _text(args.file or "-").rstrip("\n")
+        yield {"prompt": text, "choices": args.choice, **fields}
+
+
+def _text(file: str) -> str:
+    if file == "-":
+        return sys.stdin.read()
+    if not Path(file).is_file():
+        raise FileNotFoundError(f"There is no file {file} to read the prompt from.")
+    return Path(file).read_text(encoding="utf-8-sig")
+
+
+def _row(line: str, where: str) -> dict:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: this is not JSON ({error.msg}).") from None
+    if not isinstance(row, dict) or not isinstance(row.get("prompt", ""), str):
+        raise ValueError(f'{where}: a row is an object with a text "prompt", not {line[:60]!r}.')
+    return row
+
+
+def _fill(template, row: dict) -> str:
+    """The template with `prompt` in its one field that nothing else fills; a question without choices has its own."""
+    from bitune_pl.data.templates import INSTRUCTION
+
+    choices = tuple(row.get("choices", ()))
+    fields = {name: text for name, text in row.items() if name not in ("prompt", "choices")}
+    asks_choices = [name for name in template.fields if name == "choices" or name.startswith("choice")]
+    if asks_choices and not choices:
+        print(
+            "note: this run's questions list their choices (--choice); without any, none are written", file=sys.stderr
+        )
+        return INSTRUCTION.fill({"instruction": row.get("prompt", "")})
+    open_fields = [name for name in template.fields if name not in fields and name not in asks_choices]
+    if len(open_fields) > 1:
+        raise ValueError(
+            f"The run's template asks for {', '.join(open_fields)}: give all but one of them by --field NAME=TEXT."
+        )
+    if open_fields and "prompt" not in row:
+        raise ValueError(f"The run's template asks for {open_fields[0]}, and there is no prompt to put there.")
+    fields |= {name: row["prompt"] for name in open_fields}
+    return template.fill_choices(fields, choices) if asks_choices else template.fill(fields)

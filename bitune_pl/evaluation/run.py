@@ -1,0 +1,80 @@
+"""Open what is to be scored or asked: a run's `model/` folder, or a base as it was pretrained.
+
+A `model/` folder holds the method's weights (`Bitune.save_pretrained`), the tokenizer (transformers) and `prompt.json`:
+the template and the length limit that the run was trained with.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import AutoTokenizer
+
+from bitune_pl.data.encoding import Encoder
+from bitune_pl.data.templates import Template
+from bitune_pl.method.backbone import load_decoder, load_tokenizer
+from bitune_pl.method.model import Bitune
+
+PROMPT = "prompt.json"
+
+
+class Opened(NamedTuple):
+    """A model, the encoder that speaks to it, and the template of its run (None for a base)."""
+
+    model: Bitune
+    encoder: Encoder
+    template: Template | None
+
+
+def write_prompt(folder: Path, template: Template, max_length: int) -> None:
+    """Write `prompt.json`."""
+    text = json.dumps({"template": asdict(template), "max_length": max_length}, indent=2, ensure_ascii=False)
+    (folder / PROMPT).write_text(text + "\n")
+
+
+def open_run(folder: str | Path) -> Opened:
+    """A run's best model, from the run's folder or its `model/`.
+
+    Raises:
+        FileNotFoundError: if the folder is no run, or has no model yet.
+    """
+    folder = Path(folder)
+    model = folder / "model" if (folder / "model").is_dir() else folder
+    if not (model / PROMPT).is_file():
+        what = "does not exist" if not folder.is_dir() else f"holds no model (no {PROMPT})"
+        raise FileNotFoundError(
+            f"{folder} {what}: give the folder of a finished run, such as runs/smollm2/<date-time>-<seed>."
+        )
+    said = json.loads((model / PROMPT).read_text())
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return Opened(
+        Bitune.from_pretrained(model, device=_device()),
+        Encoder(tokenizer, said["max_length"]),
+        Template(**said["template"]),
+    )
+
+
+def open_base(name: str) -> Opened:
+    """A base as it was pretrained: one causal reading, no adapters."""
+    encoder = Encoder(load_tokenizer(name))
+    decoder = load_decoder(name, device=_device())
+    return Opened(Bitune.build(decoder, method="plain", adapter="none").eval(), encoder, None)
+
+
+def open_either(run: str | None, base: str | None) -> Opened:
+    """Whichever of the two was named.
+
+    Raises:
+        ValueError: if not exactly one was.
+    """
+    if (run is None) == (base is None):
+        raise ValueError(
+            "Say what to open: either --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
+        )
+    return open_run(run) if run is not None else open_base(base)
+
+
+def _device() -> torch.device:
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

@@ -1,0 +1,76 @@
+"""What a checkpoint holds and how one is taken back: trained tensors only, plain settings, no surprise.
+
+A checkpoint holds the tensors that are trained (both adapters, theta), never the base. So a missing or unexpected
+tensor is an error here, while Lightning itself is told to be lenient. Settings are plain values, and where those of a
+checkpoint and those of the run disagree, the disagreement is named: neither is silently preferred.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# These change how a model is computed, not what it is.
+FREE_TO_CHANGE = {"activation_checkpointing"}
+
+
+def trained_tensors(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+@torch.no_grad()
+def restore(module: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Copy saved tensors into the trained parameters of a module.
+
+    Raises:
+        ValueError: naming each tensor that is missing, unexpected, or of another shape.
+    """
+    own = trained_tensors(module)
+    missing, unexpected = [n for n in own if n not in saved], [n for n in saved if n not in own]
+    if missing or unexpected:
+        parts = [("it lacks", missing), ("this run has no", unexpected)]
+        raise ValueError(
+            "The checkpoint does not fit this model: "
+            + "; ".join(f"{word} {_some(names)}" for word, names in parts if names)
+            + ". Use the settings of the run that wrote it."
+        )
+    for name, parameter in own.items():
+        if saved[name].shape != parameter.shape:
+            raise ValueError(
+                f"The checkpoint's {name} has shape {tuple(saved[name].shape)}, this model's {tuple(parameter.shape)}: "
+                "use the settings of the run that wrote it."
+            )
+        parameter.copy_(saved[name])
+
+
+def disagreements(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+    """Each setting on which a checkpoint and a run differ, as `lr: 0.001 in the checkpoint, 0.0003 here`."""
+    return [
+        f"{name}: {saved[name]} in the checkpoint, {own[name]} here"
+        for name in own
+        if name in saved and name not in FREE_TO_CHANGE and plain(saved[name]) != plain(own[name])
+    ]
+
+
+def refuse_disagreements(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raises:
+    ValueError: naming every setting that differs.
+    """
+    if found := disagreements(saved, own):
+        raise ValueError(
+            f"The checkpoint was written with other settings ({'; '.join(found)}): give those of the checkpoint, or "
+            "none, or start a new run."
+        )
+
+
+def plain(value: Any) -> Any:
+    """Lists for tuples, dicts for mappings: a form in which what was saved equals what was given."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _some(names: list[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,128 @@
+"""`bitune fit | validate | test | predict`: what each does, and what it says at the end."""
+
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lightning
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from bitune_pl.training.callbacks import BestModel
+from bitune_pl.training.lightning_cli import BituneCLI
+from bitune_pl.training.run_folder import existing_run, last_checkpoint, shared
+from bitune_pl.training.untuned import UntunedScore
+
+_AS_IT_SHOULD_BE = [
+    "does not have many workers",
+    "`isinstance.treespec, LeafSpec.` is deprecated",
+    "Checkpoint directory",  # of a resumed run: it is not empty
+    "callbacks used to create the checkpoint need to be provided",  # to score one needs none of them
+    "could not find the monitored key",  # of data without a validation part
+    "Total length of `list` across ranks is zero",  # the same
+    "Already found a `peft_config`",  # the second set of weights
+]
+
+
+def fit(argv: list[str]) -> None:
+    """Train. `--resume RUN` goes on with the settings and the last checkpoint of a run, in its folder."""
+    cli = _open(argv, "fit", "--resume")
+    run = cli.run_folder
+    with _no_folder_left_behind(cli), shared(run):
+        if cli.is_new and cli.trainer.is_global_zero:
+            cli.save_config()
+        cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path)
+    if cli.trainer.is_global_zero:
+        _report_gain(cli)
+        choices = " --choice plum --choice sofa" if "choices" in cli.datamodule.template.fields else ""
+        print(f'The run is in {run}. Next: bitune generate --run {run} --prompt "Which one is a fruit?"{choices}')
+
+
+def validate(argv: list[str]) -> None:
+    """Scores on the validation rows."""
+    _score(argv, "validate")
+
+
+def test(argv: list[str]) -> None:
+    """Scores on the test rows."""
+    _score(argv, "test")
+
+
+def predict(argv: list[str]) -> None:
+    """Greedy answers to the test rows, one JSON object a line on standard output."""
+    cli = _open(argv, "predict")
+    for batch in cli.trainer.predict(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path):
+        for ids in batch:
+            print(json.dumps({"answer": cli.datamodule.encoder.decode(ids)}, ensure_ascii=False))
+
+
+def _score(argv: list[str], command: str) -> None:
+    cli = _open(argv, command)
+    getattr(cli.trainer, command)(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path, verbose=False)
+    for name, value in cli.trainer.callback_metrics.items():
+        print(f"{name:<28}{value:.4f}")
+
+
+def _open(argv: list[str], command: str, option: str = "--run") -> BituneCLI:
+    quiet()
+    try:
+        return BituneCLI(_unfold(argv, option), command)
+    except MisconfigurationException as error:
+        raise ValueError(f"The trainer cannot be set up: {error}") from error
+
+
+def _unfold(argv: list[str], option: str) -> list[str]:
+    """`--run RUN` (and `--resume RUN`) is short for the run's config and checkpoint; what else is typed goes after."""
+    argv = [part for word in argv for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
+    if option not in argv:
+        return argv
+    at = argv.index(option)
+    if at + 1 == len(argv):
+        raise ValueError(f"{option} needs the folder of a run after it.")
+    run = existing_run(Path(argv[at + 1]))
+    best = sorted((run / "checkpoints").glob("best*.ckpt")) if option == "--run" else []
+    checkpoint = best[-1] if best else last_checkpoint(run)
+    return ["--config", str(run / "config.yaml"), "--ckpt_path", str(checkpoint), *argv[:at], *argv[at + 2 :]]
+
+
+def _report_gain(cli: BituneCLI) -> None:
+    """Accuracy before and after, where the untuned base was scored too."""
+    found = {type(callback): callback for callback in cli.trainer.callbacks}
+    if UntunedScore not in found or not (gain := found[UntunedScore].gain(found[BestModel].right)):
+        return
+    before, after = found[UntunedScore].right, found[BestModel].right
+    print(
+        f"Accuracy on {len(after)} validation questions: {sum(before) / len(before):.3f} before, "
+        f"{sum(after) / len(after):.3f} after; "
+        f"gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f})."
+    )
+
+
+@contextmanager
+def _no_folder_left_behind(cli: BituneCLI) -> Iterator[None]:
+    """Remove the new folder of a run that failed before its first update."""
+    try:
+        yield
+    except BaseException:
+        if cli.is_new and cli.trainer.global_step == 0:
+            shutil.rmtree(cli.run_folder, ignore_errors=True)
+        raise
+
+
+def quiet() -> None:
+    """Keep Lightning's and transformers' remarks on what is as it should be off the screen."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(_is_ours)
+    for text in _AS_IT_SHOULD_BE:
+        warnings.filterwarnings("ignore", message=f".*{text}.*")
+    warnings.formatwarning = lambda message, *_: f"note: {message}\n"
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a remark that goes through Lightning's loggers was made by our own files, or is a warning."""
+    return record.levelno >= logging.WARNING or Path(lightning.__file__).parent not in Path(record.pathname).parents

@@ -1,0 +1,184 @@
+"""LightningCLI for Bitune: what is configurable, where a run lives, and what a checkpoint's settings mean.
+
+Three habits of LightningCLI are changed. A checkpoint's settings do not override those that were typed: a
+disagreement is an error, and only settings that nobody typed are taken from it. No saved config stops a run. And an
+error in a config is one sentence.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import ArgumentError
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from bitune_pl import __version__
+from bitune_pl.data.datamodule import BituneData
+from bitune_pl.training.callbacks import BestModel, UpdateLog, ValidateAtEnd
+from bitune_pl.training.checkpoints import refuse_disagreements
+from bitune_pl.training.module import BituneModule, check_precision
+from bitune_pl.training.parsing import one_sentence
+from bitune_pl.training.progress import UpdateProgress
+from bitune_pl.training.run_folder import new_run_folder, run_of_checkpoint
+from bitune_pl.training.untuned import UntunedScore
+
+TRAINER_DEFAULTS = {
+    "devices": 1,
+    "default_root_dir": "runs",
+    "gradient_clip_val": 1.0,
+    "log_every_n_steps": 1,
+    "num_sanity_val_steps": 0,
+    "enable_model_summary": False,
+}
+
+
+class BituneCLI(LightningCLI):
+    """Parses a command's settings and makes module, data and trainer; running them is the business of `commands`."""
+
+    def __init__(self, args: Sequence[str], command: str) -> None:
+        self.command, self.args, self.with_links = command, list(args), True
+        super().__init__(
+            BituneModule,
+            BituneData,
+            args=self.args,
+            run=False,
+            save_config_callback=None,
+            trainer_defaults=TRAINER_DEFAULTS,
+            seed_everything_default=42,
+            parser_kwargs={"exit_on_error": False, "allow_abbrev": False, "prog": f"bitune {command}"},
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,  # it would store how to make the module anew, which is no plain value
+        )
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--seed_everything", type=int, default=self.seed_everything_default, help="Seed of the run."
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--ckpt_path", type=str | None, default=None, help="Checkpoint to go on from, or to score.")
+        parser.add_argument(
+            "--compare_untuned", type=bool, default=False, help="Score the base before training, and end with the gain."
+        )
+        if self.with_links:
+            parser.link_arguments("model.base", "data.base")
+            parser.link_arguments("seed_everything", "data.seed")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: list[str]) -> None:
+        try:
+            self.config = parser.parse_args(args)
+            if self.config.ckpt_path:
+                self._take_settings_of_checkpoint(parser, args)
+        except ArgumentError as error:
+            raise ValueError(one_sentence(str(error), parser)) from error
+
+    def _take_settings_of_checkpoint(self, parser: LightningArgumentParser, args: list[str]) -> None:
+        saved = read_checkpoint(self.config.ckpt_path)["hyper_parameters"]
+        refuse_disagreements(saved, self._typed(args))
+        self.config = parser.parse_object({"model": saved}, self.config)
+
+    def _typed(self, args: list[str]) -> dict[str, Any]:
+        """The module's settings that the user typed, in a config or on the command line: all but defaults."""
+        self.with_links = False  # a link wants its source to be there
+        parser = self.init_parser(exit_on_error=False, allow_abbrev=False)
+        self._add_arguments(parser)
+        return parser.parse_args(args, defaults=False).as_dict().get("model", {})
+
+    def instantiate_trainer(self) -> Trainer:
+        given = self.config_init.trainer
+        check_precision(given.precision)
+        if self.command != "fit":
+            callbacks = (given.callbacks or []) + self._progress(UpdateLog())
+            return super().instantiate_trainer(logger=False, enable_checkpointing=False, callbacks=callbacks)
+        if given.max_steps == -1 and given.max_epochs is None and given.max_time is None:
+            given.max_epochs = 1  # Lightning's own default is 1000
+        self.run_folder = self._run_folder(Path(given.default_root_dir))
+        log = UpdateLog()
+        callbacks = [log, *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
+        callbacks += [UntunedScore()] if self.config_init.compare_untuned else []
+        callbacks += self._checkpoints()
+        return super().instantiate_trainer(
+            default_root_dir=str(self.run_folder), logger=self._logger(), callbacks=(given.callbacks or []) + callbacks
+        )
+
+    def _progress(self, log: UpdateLog) -> list[UpdateProgress]:
+        return [] if self.config_init.trainer.enable_progress_bar is False else [UpdateProgress(log)]
+
+    def _run_folder(self, root: Path) -> Path:
+        """That of the checkpoint which is resumed, or a new one."""
+        resumed = self.config.ckpt_path and run_of_checkpoint(Path(self.config.ckpt_path))
+        self.is_new = not resumed
+        return resumed or new_run_folder(root, self._name(), self.config.seed_everything)
+
+    def _name(self) -> str:
+        """The config's name, or the source's where there is no config."""
+        if not self.config.config:
+            return Path(self.config.data.source).stem
+        config = Path(str(self.config.config[-1]))
+        is_of_run = config.name == "config.yaml" and (config.parent / "checkpoints").is_dir()
+        return config.absolute().parents[1].name if is_of_run else config.stem
+
+    def _logger(self):
+        given = self.config_init.trainer.logger
+        if given is not None and given is not True:
+            return given
+        after = read_checkpoint(self.config.ckpt_path)["global_step"] + 1 if self.config.ckpt_path else None
+        return EventLogger(self.run_folder, name="", version="", default_hp_metric=False, purge_step=after)
+
+    def _checkpoints(self) -> list[ModelCheckpoint]:
+        """The best by validation loss and the last; the latter also when the run is interrupted."""
+        given = self.config_init.trainer
+        if given.enable_checkpointing is False:
+            return []
+        folder = self.run_folder / "checkpoints"
+        last = ModelCheckpoint(folder, filename="last", enable_version_counter=False, save_on_exception=True)
+        if any(isinstance(callback, ModelCheckpoint) for callback in given.callbacks or []):
+            return [last]
+        monitor = None if given.limit_val_batches == 0 else "loss/validation"
+        best = ModelCheckpoint(folder, filename="best-update-{step}", auto_insert_metric_name=False, monitor=monitor)
+        return [best, last] if monitor else [last]
+
+    def save_config(self) -> None:
+        """`config.yaml` of a new run: what differs from the defaults, and what names the run."""
+        config = self.config.clone()
+        config.pop("config", None)
+        config.pop("ckpt_path", None)
+        kept = yaml.safe_load(self.parser.dump(config, skip_default=True)) or {}
+        kept.setdefault("seed_everything", config.seed_everything)
+        kept.setdefault("model", {}).setdefault("base", config.model.base)
+        kept.setdefault("data", {}).setdefault("source", config.data.source)
+        again = f"bitune fit --config {self.run_folder}/config.yaml"
+        head = f"# bitune_pl {__version__}; all else is at its default. Again: {again}\n"
+        (self.run_folder / "config.yaml").write_text(head + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
+
+
+class EventLogger(TensorBoardLogger):
+    """TensorBoard events and nothing else: what was set is in `config.yaml`, not in a second file."""
+
+    def save(self) -> None:
+        self.experiment.flush()
+
+
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """A checkpoint, without its tensors' bytes where the system allows.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if the file is something else.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"There is no checkpoint {path}; a run keeps its own in runs/.../checkpoints/.")
+    try:
+        found = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+    except Exception as error:
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}); it may be cut short."
+        ) from error
+    if not {"hyper_parameters", "state_dict", "global_step"} <= set(found):
+        raise ValueError(f"{path} is a file of tensors, but not a checkpoint of `bitune fit`.")
+    return found

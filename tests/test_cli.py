@@ -1,0 +1,195 @@
+"""The commands: help at once, mistakes in one sentence, and the way from a run to an answer."""
+
+import io
+import json
+import re
+
+import pytest
+from tiny_base import CPU, tiny_base  # noqa: F401
+
+from bitune_pl.cli import COMMANDS, main
+
+
+@pytest.fixture(scope="module")
+def run(tiny_base, tmp_path_factory):  # noqa: F811
+    """The folder of a finished run of one update on the embedded data."""
+    root = tmp_path_factory.mktemp("runs")
+    few = ["--data.train_rows", "20", "--data.validation_rows", "5", "--trainer.max_steps", "1"]
+    assert main(["fit", "--model.base", tiny_base, *CPU, *few, "--trainer.default_root_dir", str(root)]) == 0
+    (folder,) = (root / "categories").iterdir()
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def mistake(capsys, *argv: str) -> str:
+    """The one line that a mistake prints."""
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.strip().splitlines()
+    assert line.startswith("bitune: ") and "Traceback" not in line
+    return line
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == main([]) == 0
+    text = capsys.readouterr().out
+    assert all(re.search(rf"^  {command} ", text, re.MULTILINE) for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "generate", "fit"])
+def test_each_command_lists_its_settings(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0 and "--" in capsys.readouterr().out
+
+
+def test_an_unknown_command_names_the_nearest(capsys):
+    assert "There is no command 'evalute'; did you mean evaluate?" in mistake(capsys, "evalute")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--model.lrr", "1"], "There is no setting model.lrr; did you mean model.lr?"),
+        (["--trainer.max_step", "1"], "There is no setting trainer.max_step; did you mean trainer.max_steps?"),
+        (["--model.lr", "fast"], "model.lr is fast, where a number is expected."),
+        (["--model.weighting", "tokens"], "model.weighting is tokens, where one of 'sample', 'token' is expected."),
+        (["--model.method.mixing", "false"], "one field of a named variant cannot be changed alone"),
+        (
+            ["--model.method", "bitune", "--model.method.mixing", "false"],
+            "one field of a named variant cannot be changed alone",
+        ),
+        (["--model.method", "biune"], "There is no variant 'biune'; the variants are plain, bitune"),
+        (["--data.base", "other"], "data.base is taken from model.base"),
+        (["--trainer.max_steps", "many"], "trainer.max_steps is many, where a whole number is expected."),
+        (["--model.betas", "[0.9]"], "model.betas"),
+        (["--seed_everything", "true"], "seed_everything"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--data.source", "comonsense_qa"], "There is no data source 'comonsense_qa'"),
+        (["--data.source", "commonsense_qa", "--data.root", "nowhere"], "There is no file nowhere/"),
+        (["--data.source", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--ckpt_path", "nowhere.ckpt"], "There is no checkpoint nowhere.ckpt"),
+        (["--resume", "nowhere"], "nowhere is not the folder of a run"),
+        (["--resume"], "--resume needs the folder of a run"),
+        (["--model.base", "./nowhere"], "There is no folder ./nowhere"),
+        (["--trainer.accelerator", "gpux"], "gpux"),
+    ],
+)
+def test_a_mistake_in_fit_is_one_sentence(argv, message, capsys, tiny_base):  # noqa: F811
+    base = [] if "--model.base" in argv else ["--model.base", tiny_base]
+    assert message in mistake(capsys, "fit", *base, *CPU, *argv)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model:\n  metod: bitune\n", "There is no setting model.metod; did you mean model.method?"),
+        ("modle:\n  method: bitune\n", "There is no setting modle.method; did you mean model.method?"),
+        (
+            "trainer:\n  gradient_clip: 1\n",
+            "There is no setting trainer.gradient_clip; did you mean trainer.gradient_clip_val?",
+        ),
+        ("model: [", "config"),
+    ],
+)
+def test_a_mistake_in_a_config_names_the_nearest_setting(text, message, capsys, tmp_path, tiny_base):  # noqa: F811
+    (tmp_path / "mine.yaml").write_text(text)
+    assert message in mistake(capsys, "fit", "--config", "mine.yaml", "--model.base", tiny_base)
+
+
+def test_a_bad_line_is_named_with_its_file(capsys, tmp_path, tiny_base):  # noqa: F811
+    (tmp_path / "train.jsonl").write_text('{"prompt": "a", "answer": " b"}\n\n{"prompt": "a", "answer": \n')
+    assert "train.jsonl line 3" in mistake(
+        capsys, "fit", "--model.base", tiny_base, *CPU, "--data.source", "train.jsonl"
+    )
+
+
+def test_a_broken_checkpoint_is_named(capsys, tmp_path, tiny_base):  # noqa: F811
+    (tmp_path / "cut.ckpt").write_bytes(b"PK\x03\x04 cut short")
+    assert "cut.ckpt cannot be read as a checkpoint" in mistake(
+        capsys, "fit", "--model.base", tiny_base, *CPU, "--ckpt_path", "cut.ckpt"
+    )
+
+
+def test_the_traceback_is_there_for_who_asks(monkeypatch):
+    monkeypatch.setenv("BITUNE_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="no command"):
+        main(["evalute"])
+
+
+def test_evaluate_prints_a_table(run, tiny_base, capsys):  # noqa: F811
+    for what in (["--run", run], ["--base", tiny_base]):
+        assert main(["evaluate", *what, "--tasks", "categories,sums", "--limit", "3"]) == 0
+        head, *lines = capsys.readouterr().out.splitlines()
+        assert head.split()[:3] == ["task", "n", "accuracy"]
+        assert [line.split()[:2] for line in lines] == [["categories", "3"], ["sums", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--tasks", "categories"], "either --run FOLDER"),
+        (["--run", "nowhere", "--tasks", "categories"], "nowhere does not exist: give the folder of a finished run"),
+        (["--run", ".", "--tasks", "categories"], "holds no model"),
+        (["--base", "x", "--tasks", "categorie"], "There is no data source 'categorie'"),
+        (["--base", "x", "--tasks", "piqa", "--data.root", "nowhere"], "There is no file nowhere/"),
+        (["--base", "x", "--tasks", "categories", "--limit", "0"], "--limit is a number of rows"),
+        (["--base", "x", "--tasks", ","], "--tasks names no task"),
+        (["--base", "x"], "--tasks"),
+        (["--base", "x", "--task", "categories"], "--task"),
+    ],
+)
+def test_a_mistake_in_evaluate_is_one_sentence(argv, message, capsys):
+    assert message in mistake(capsys, "evaluate", *argv)
+
+
+QUESTION = ["--prompt", "Which is a fruit?", "--choice", "apple", "--choice", "dog"]
+
+
+def test_generate_fills_the_template_of_the_run(run, capsys, monkeypatch, tmp_path):
+    short = ["--run", run, "--max-new-tokens", "8"]
+    assert main(["generate", *short, *QUESTION]) == 0
+    filled = capsys.readouterr().out
+    raw = "Question: Which is a fruit?\n\nChoices:\napple\ndog\n\nAnswer:"
+    (tmp_path / "question.txt").write_text(raw + "\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO(raw))
+    for more in (["--raw", "--prompt", raw], ["--raw", "--file", "question.txt"], ["--raw"]):
+        assert main(["generate", *short, *more]) == 0
+        assert capsys.readouterr().out == filled
+
+
+def test_a_question_without_choices_is_written_without_them(run, capsys):
+    short = ["--run", run, "--max-new-tokens", "8"]
+    assert main(["generate", *short, "--prompt", "Which is a fruit: plum or sofa?"]) == 0
+    filled, note = capsys.readouterr()
+    assert main(["generate", *short, "--raw", "--prompt", "Question: Which is a fruit: plum or sofa?\n\nAnswer:"]) == 0
+    assert capsys.readouterr().out == filled and "list their choices (--choice)" in note
+
+
+def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
+    rows = [{"prompt": f"Which is a fruit, {i}?", "choices": ["apple", "dog"]} for i in range(3)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert main(["generate", "--run", run, "--file", "rows.jsonl", "--max-new-tokens", "4"]) == 0
+    assert [set(json.loads(line)) for line in capsys.readouterr().out.splitlines()] == [{"answer"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--prompt", "a", "--file", "b"], "by --prompt or by --file, not by both"),
+        (["--file", "nowhere.txt"], "There is no file nowhere.txt"),
+        (["--file", "rows.jsonl"], "rows.jsonl line 1: this is not JSON"),
+    ],
+)
+def test_a_mistake_in_generate_is_one_sentence(argv, message, run, capsys, tmp_path):
+    (tmp_path / "rows.jsonl").write_text("{")
+    assert message in mistake(capsys, "generate", "--run", run, *argv)
+
+
+def test_predict_answers_the_test_rows(run, capsys):
+    assert main(["predict", "--run", run, "--data.validation_rows", "2"]) == 0
+    assert [set(json.loads(line)) for line in capsys.readouterr().out.splitlines()] == [{"answer"}] * 2
