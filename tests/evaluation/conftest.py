@@ -1,0 +1,1 @@
+from tiny_base import tiny_base  # noqa: F401
