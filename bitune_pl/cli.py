@@ -64,7 +64,7 @@ def _function(command: str) -> Callable[[list[str]], int | None]:
 
 def _explain(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
-        print("bitune: stopped.", file=sys.stderr)
+        print(f"bitune: {str(error) or 'Stopped.'}", file=sys.stderr)
         return 130
     print(f"bitune: {' '.join(str(error).split())}", file=sys.stderr)
     return 2

@@ -1,12 +1,13 @@
 """What is done beside the training step: one line of scalars per update, and the best model, kept as it appears.
 
 `UpdateLog` measures, `BestModel` writes `model/`, `ValidateAtEnd` makes sure that a run which stops in the middle of an
-epoch is validated too. The progress display is in `progress.py`.
+epoch is validated too, `ResumePoint` that one which is interrupted can go on. The progress display is in `progress.py`.
 """
 
 import os
 import shutil
 import time
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,24 @@ class ValidateAtEnd(Callback):
     def on_train_batch_end(self, trainer: Trainer, *args) -> None:
         if trainer.global_step == trainer.max_steps:
             trainer.should_stop = True
+
+
+class ResumePoint(Callback):
+    """Lets an interrupted run go on after its last whole update.
+
+    The weights are those of the last update, but loops and data may stand in the middle of the next one, whose
+    gradients are lost. The checkpoint of an interruption therefore takes loops and data as they stood at the update.
+    """
+
+    loops: dict[str, Any] | None = None
+
+    def on_train_batch_end(self, trainer: Trainer, *args) -> None:
+        if self.loops is None or trainer.global_step != self.updates:
+            self.updates, self.loops = trainer.global_step, deepcopy(trainer.fit_loop.state_dict())
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.interrupted and self.loops is not None:
+            checkpoint["loops"]["fit_loop"] = self.loops
 
 
 class BestModel(Callback):

@@ -31,7 +31,7 @@ def fit(argv: list[str]) -> None:
     """Train. `--resume RUN` goes on with the settings and the last checkpoint of a run, in its folder."""
     cli = _open(argv, "fit", "--resume")
     run = cli.run_folder
-    with _no_folder_left_behind(cli), shared(run):
+    with _stopping_well(cli), shared(run):
         if cli.is_new and cli.trainer.is_global_zero:
             cli.save_config()
         cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path)
@@ -102,13 +102,17 @@ def _report_gain(cli: BituneCLI) -> None:
 
 
 @contextmanager
-def _no_folder_left_behind(cli: BituneCLI) -> Iterator[None]:
-    """Remove the new folder of a run that failed before its first update."""
+def _stopping_well(cli: BituneCLI) -> Iterator[None]:
+    """Remove the new folder of a run that ends before its first update; say how a later one goes on."""
     try:
         yield
-    except BaseException:
-        if cli.is_new and cli.trainer.global_step == 0:
+    except BaseException as error:
+        updates = cli.trainer.global_step
+        if cli.is_new and updates == 0:
             shutil.rmtree(cli.run_folder, ignore_errors=True)
+        if isinstance(error, SystemExit):  # what Lightning makes of Ctrl-C
+            go_on = f"; bitune fit --resume {cli.run_folder} goes on from there" if updates else ""
+            raise KeyboardInterrupt(f"Stopped after {updates} updates{go_on}.") from error
         raise
 
 

@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from bitune_pl import __version__
 from bitune_pl.data.datamodule import BituneData
-from bitune_pl.training.callbacks import BestModel, UpdateLog, ValidateAtEnd
+from bitune_pl.training.callbacks import BestModel, ResumePoint, UpdateLog, ValidateAtEnd
 from bitune_pl.training.checkpoints import refuse_disagreements
 from bitune_pl.training.module import BituneModule, check_precision
 from bitune_pl.training.parsing import one_sentence
@@ -99,7 +99,7 @@ class BituneCLI(LightningCLI):
             given.max_epochs = 1  # Lightning's own default is 1000
         self.run_folder = self._run_folder(Path(given.default_root_dir))
         log = UpdateLog()
-        callbacks = [log, *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
+        callbacks = [log, *self._progress(log), ValidateAtEnd(), ResumePoint(), BestModel(self.run_folder / "model")]
         callbacks += [UntunedScore()] if self.config_init.compare_untuned else []
         callbacks += self._checkpoints()
         return super().instantiate_trainer(

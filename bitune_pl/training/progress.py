@@ -33,6 +33,9 @@ class UpdateProgress(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.total, self.done = int(trainer.estimated_stepping_batches), trainer.global_step
         self.first, self.start = self.done, time.monotonic()
+        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in pl_module.parameters()]
+        trained, whole = sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
+        self._line(f"training {trained:,} of {whole:,} parameters", everywhere=True)
         self.bar = self._open("updates", self.total, self.done)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args) -> None:

@@ -5,6 +5,7 @@ The base is scored as it was pretrained, in one causal reading without adapters,
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
 
 from bitune_pl.evaluation.paired import Gain, paired_gain
 from bitune_pl.method.backbone import load_decoder
@@ -21,6 +22,7 @@ class UntunedScore(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.right:
             return
+        rank_zero_info("scoring the untuned base ...")
         base, dtype = pl_module.hparams.base, getattr(torch, pl_module.hparams.base_dtype)
         model = (
             Bitune.build(load_decoder(base, dtype=dtype), method="plain", adapter="none").to(pl_module.device).eval()

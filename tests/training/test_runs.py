@@ -6,10 +6,12 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_base import CPU
 
 from bitune_pl.cli import main
+from bitune_pl.training.callbacks import ResumePoint
 from bitune_pl.training.module import BituneModule
 
 FEW = ["--data.train_rows", "60", "--data.validation_rows", "6"]
@@ -185,3 +187,28 @@ def test_a_run_that_fails_before_its_first_update_leaves_no_folder(tmp_path, cap
 def test_the_gain_over_the_untuned_base_is_told(fit):
     said = fit("--trainer.max_steps", "1", "--compare_untuned", "true")
     assert "Accuracy on 6 validation questions:" in said and "95 % interval" in said
+
+
+class InterruptAt(Callback):
+    """Fails in the middle of an update, as Ctrl-C would."""
+
+    def __init__(self, batch: int):
+        self.batch = batch
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if batch_idx == self.batch:
+            raise RuntimeError("interrupted")
+
+
+def test_a_run_interrupted_within_an_update_goes_on_from_the_update_before(train, rows, tmp_path):
+    """Micro-batch 7 of updates of 3: the two whole updates stay, the third is made anew with all its rows."""
+    data = {"source": rows("train.jsonl", [(f"row {i}", f" {i * i}") for i in range(20)]), "batch_size": 1}
+    common = {"max_steps": 5, "accumulate_grad_batches": 3}
+    whole = train(data, common, lr=0.01)
+    last = ModelCheckpoint(tmp_path, filename="last", save_on_exception=True)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        callbacks = [InterruptAt(7), ResumePoint(), last]
+        train(data, {**common, "callbacks": callbacks, "enable_checkpointing": True}, lr=0.01)
+    resumed = train(data, common, lr=0.01, ckpt_path=str(tmp_path / "last.ckpt"))
+    end = resumed.lightning_module.state_dict()
+    assert all(torch.equal(value, end[name]) for name, value in whole.lightning_module.state_dict().items())
