@@ -167,18 +167,35 @@ def test_two_checkpointed_forwards_before_one_backward(family):
         assert torch.equal(kept[name], replayed[name]), name
 
 
-LAST = {"q_proj", "o_proj", "dense", "gate_proj", "up_proj", "down_proj", "fc1", "fc2"}
+def reached_by_three_passes(model: Bitune) -> set[str]:
+    """Weights that the specification gives a gradient, when every one of them asks for it."""
+    model = copy.deepcopy(model)
+    for name in model.method.weight_sets:
+        for weight in owned(model.decoder, name).values():
+            weight.requires_grad_(True)
+    model.zero_grad()
+    three_pass.loss(model, draw()).backward()
+    return {n for n, p in model.named_parameters() if p.grad is not None and p.grad.any()}
 
 
 def test_which_weights_are_trained(family):
-    """All causal weights and thetas; of the bidirectional ones all but those after the last block's keys and values."""
+    """Exactly those that three passes reach: all but the bidirectional ones after the last block's keys and values."""
     model = build(family)
     trained = {n for n, p in model.named_parameters() if p.requires_grad}
-    weights = {n for n, _ in model.named_parameters() if ".causal." in n or ".bidirectional." in n}
-    dead = {n for n in weights if ".layers.2." in n and ".bidirectional." in n and n.split(".")[-4] in LAST}
-    assert dead and trained == weights - dead | {"theta_k", "theta_v"}
+    assert trained == reached_by_three_passes(model)
+    frozen = set().union(*(owned(model.decoder, name) for name in model.method.weight_sets))
+    frozen -= {name.removeprefix("decoder.") for name in trained}
+    assert frozen and all("bidirectional" in n and ".0." not in n and ".1." not in n for n in frozen)
     found = gradients(model, model.loss(draw()))
     assert all(gradient.any() for gradient in found.values()), [n for n, g in found.items() if not g.any()]
+
+
+def test_which_weights_are_frozen_by_name():
+    last = "model.layers.2.{}.lora_{}.bidirectional.weight"
+    modules = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    model = build("llama")
+    frozen = {n for n, p in owned(model.decoder, "bidirectional").items() if not p.requires_grad}
+    assert frozen == {last.format(module, matrix) for module in modules for matrix in "AB"}
 
 
 def test_the_last_prefilled_token_reaches_the_first_in_the_second_pass_only(family):
