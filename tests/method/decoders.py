@@ -74,7 +74,9 @@ def tiny(family: str, **changes) -> PreTrainedModel:
 
 
 def from_settings(model_type: str, **settings) -> PreTrainedModel:
-    config = AutoConfig.for_model(model_type, **{**COMMON, **settings})
+    """A random decoder of any type; `...` leaves a common setting out."""
+    settings = {name: value for name, value in {**COMMON, **settings}.items() if value is not ...}
+    config = AutoConfig.for_model(model_type, **settings)
     decoder = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in decoder.parameters():  # some families take no initializer_range, all start norms at one
