@@ -18,6 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 from ..sample import Sample
 from . import adapters, generation, likelihood, mixing, probes, storage
 from .adapters import Config
+from .attention import NAME
 from .backbone import fingerprint
 from .layout import Layout, Reading, current, per_answer, reading
 from .likelihood import Weighting
@@ -89,7 +90,7 @@ class Bitune(nn.Module):
             own scaling, a function from hidden states `(places, hidden)` to logits `(places, vocab)`.
 
         Raises:
-            ValueError: if a sample is longer than the decoder's positions reach.
+            ValueError: if a sample is longer than the decoder's positions reach, or the decoder's attention is no longer Bitune's.
         """
         layout = Layout.build(samples, self.method, self.decoder.device)
         self._check(layout)
@@ -108,6 +109,12 @@ class Bitune(nn.Module):
         return Reading(layout, *alphas, record=record)
 
     def _check(self, layout: Layout) -> None:
+        implementation = self.decoder.get_decoder().config._attn_implementation
+        if implementation != NAME:
+            raise ValueError(
+                f"The decoder's attention is set to {implementation!r}, which reads a prompt causally whatever the method: "
+                f"set it back with decoder.set_attn_implementation({NAME!r})."
+            )
         if layout.rows:
             self.reach.check(int(layout.position_ids.max()) + 1)
         if torch.is_grad_enabled() and self.training:

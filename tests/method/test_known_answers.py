@@ -88,12 +88,13 @@ def test_naive_bidir_equals_a_prefix_language_model(family):
     [sample] = draw([(13, (5,))])
     [[logits]] = model.answer_logits([sample])
     ids, prefix = torch.cat([sample.prompt, sample.answers[0]])[None, :-1], 12
+    first, rest = torch.arange(ids.shape[1])[None].split([prefix, 5], dim=1)
     with reading(Weights("causal")):
         cache = DynamicCache()
         with three_pass.stock_attention(model, "eager"):
             whole = torch.zeros(1, 1, prefix, prefix)
-            model.decoder(ids[:, :prefix], attention_mask=whole, cache=cache, use_cache=True)
-            expected = model.decoder(ids[:, prefix:], cache=cache, use_cache=True).logits[0]
+            model.decoder(ids[:, :prefix], attention_mask=whole, position_ids=first, cache=cache, use_cache=True)
+            expected = model.decoder(ids[:, prefix:], position_ids=rest, cache=cache, use_cache=True).logits[0]
     close(logits, expected)
 
 
