@@ -1,15 +1,17 @@
 """What is known in advance, over every family of decoders (DESIGN 5.1-5.7, 5.9)."""
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from decoders import WINDOW, build, draw, tiny
 from keep64 import Keep64
 from transformers import DynamicCache
 
 from bitune_pl import VARIANTS, Bitune, Sample
-from bitune_pl.method import three_pass
+from bitune_pl.method import likelihood, three_pass
 from bitune_pl.method.adapters import owned
 from bitune_pl.method.layout import Weights, reading
 
@@ -139,6 +141,23 @@ def same(ours: dict, theirs: dict, tolerance: float = 1e-9) -> None:
         assert off <= tolerance, f"{name} is off by {off:.1e}"
 
 
+@pytest.mark.parametrize("chunk", [1, 97 * 4, 2**25], ids=["place by place", "in chunks", "whole"])
+def test_the_loss_is_the_cross_entropy_of_the_logits(family, chunk):
+    """In value and gradient, however many logits are made at a time."""
+    model, samples = build(family, dtype=torch.float64), draw()
+    answers = [answer for sample in samples for answer in sample.answers]
+    with Keep64(), mock.patch.object(likelihood, "CHUNK", chunk):
+        logits = [logit for row in model.answer_logits(samples) for logit in row]
+        each = [F.cross_entropy(logit, answer) for logit, answer in zip(logits, answers, strict=True)]
+        theirs = gradients(model, torch.stack(each).mean())
+        loss = model.loss(samples)
+        ours = gradients(model, loss)
+        tokens = model.loss(samples, "token")
+    assert loss.item() == pytest.approx(torch.stack(each).mean().item(), rel=1e-9)
+    assert tokens.item() == pytest.approx(F.cross_entropy(torch.cat(logits), torch.cat(answers)).item(), rel=1e-9)
+    same(ours, theirs)
+
+
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_pass_equals_three_passes_in_float64(family, variant, checkpointing):
@@ -189,6 +208,16 @@ def test_which_weights_are_trained(family):
     assert frozen and all("bidirectional" in n and ".0." not in n and ".1." not in n for n in frozen)
     found = gradients(model, model.loss(draw()))
     assert all(gradient.any() for gradient in found.values()), [n for n, g in found.items() if not g.any()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mixtral", "olmoe", "qwen3_moe"])
+def test_experts_and_their_router_are_adapted(family):
+    """Though they are parameters of three axes and no linear layers: both weight sets train, each on its side of the split."""
+    model = build(family)
+    for weights in ("causal", "bidirectional"):
+        for part in ("gate.lora_A", "experts.lora_A", "experts.base_layer.lora_A"):
+            assert model.get_parameter(f"decoder.model.layers.0.mlp.{part}.{weights}.weight").requires_grad
 
 
 def test_which_weights_are_frozen_by_name():
