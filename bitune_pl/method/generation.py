@@ -66,7 +66,7 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
         first prompt come first.
 
     Raises:
-        ValueError: if there is no prompt, or an option asks for something else than token ids.
+        ValueError: if a prompt is empty or too long with its new tokens, or an option asks for something else than token ids.
     """
     if not len(prompts):
         return []
@@ -77,6 +77,7 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
     settings = {**generate_kwargs, "pad_token_id": config.pad_token_id, "cache_implementation": None}
     copies = model.method.prompt_copies
     width = max(len(prompt) for prompt in prompts) * copies
+    model.reach.check(_last_position(config, width), "The longest prompt with its new tokens", "shorten the prompt or ask for fewer new tokens")
     ids = torch.full((len(prompts), width), config.pad_token_id, dtype=torch.long)
     for row, prompt in zip(ids, prompts, strict=True):
         row[width - len(prompt) * copies :] = prompt.repeat(copies)
@@ -99,6 +100,12 @@ def _config(model: "Bitune", generate_kwargs: dict) -> GenerationConfig:
     if config.pad_token_id is None:
         config.pad_token_id = next(iter(_ends(config)), 0)
     return config
+
+
+def _last_position(config: GenerationConfig, width: int) -> int:
+    """Positions that are read if nothing ends an answer early; the last new token is not read."""
+    new = width + config.max_new_tokens if config.max_new_tokens else max(config.max_length or 0, width + 1)
+    return new - 1
 
 
 def _ends(config: GenerationConfig) -> list[int]:

@@ -18,9 +18,11 @@ from transformers import DynamicCache, PreTrainedModel
 from ..sample import Sample
 from . import adapters, generation, likelihood, mixing, probes, storage
 from .adapters import Config
+from .attention import NAME
 from .backbone import fingerprint
 from .layout import Layout, Reading, current, per_answer, reading
 from .likelihood import Weighting
+from .positions import Reach
 from .routing import tuners
 from .variants import Method, resolve
 
@@ -32,10 +34,10 @@ class Bitune(nn.Module):
     weights, and with mixing `theta_k` and `theta_v`, of shape `(layers,)` and float32 (equation 8).
     """
 
-    def __init__(self, decoder: PreTrainedModel, method: Method, adapter: str, theta_init: float, base: str):
+    def __init__(self, decoder: PreTrainedModel, method: Method, adapter: str, theta_init: float, base: str, reach: Reach):
         super().__init__()
         self.decoder, self.method, self.adapter, self.theta_init = decoder, method, adapter, theta_init
-        self.base_fingerprint = base
+        self.base_fingerprint, self.reach = base, reach
         layers = decoder.config.get_text_config().num_hidden_layers
         for name in ("theta_k", "theta_v"):
             theta = torch.full((layers,), theta_init, device=decoder.device, dtype=torch.float32)
@@ -70,11 +72,11 @@ class Bitune(nn.Module):
             raise ValueError(f"theta_init is a number above 0, not {theta_init!r}.")
         if tuners(decoder):
             raise ValueError("This decoder already carries adapters: load it anew, or open the run's folder with Bitune.from_pretrained.")
-        attention, base = probes.prepare(decoder), fingerprint(decoder)
+        (attention, reach), base = probes.prepare(decoder), fingerprint(decoder)
         config = adapters.configure(adapter, decoder, attention, adapter_settings)
         adapters.attach(decoder, config, method.weight_sets, adapter_dtype)
         decoder.train(decoder.training)  # PEFT adds dropout in training mode
-        model = cls(decoder, method, adapter if isinstance(adapter, str) else adapters.kind_of(config), theta_init, base)
+        model = cls(decoder, method, adapter if isinstance(adapter, str) else adapters.kind_of(config), theta_init, base, reach)
         model._freeze_unreachable()
         return model
 
@@ -88,7 +90,7 @@ class Bitune(nn.Module):
             own scaling, a function from hidden states `(places, hidden)` to logits `(places, vocab)`.
 
         Raises:
-            ValueError: if a sample is longer than the decoder's positions reach.
+            ValueError: if a sample is longer than the decoder's positions reach, or the decoder's attention is no longer Bitune's.
         """
         layout = Layout.build(samples, self.method, self.decoder.device)
         self._check(layout)
@@ -107,12 +109,14 @@ class Bitune(nn.Module):
         return Reading(layout, *alphas, record=record)
 
     def _check(self, layout: Layout) -> None:
-        limit, longest = probes.position_limit(self.decoder), int(layout.position_ids.max()) + 1 if layout.rows else 0
-        if limit is not None and longest > limit:
+        implementation = self.decoder.get_decoder().config._attn_implementation
+        if implementation != NAME:
             raise ValueError(
-                f"A sample reaches {longest} positions, but beyond {limit} this decoder's rotary embedding depends on the "
-                "longest sample of a batch: drop or shorten longer samples."
+                f"The decoder's attention is set to {implementation!r}, which reads a prompt causally whatever the method: "
+                f"set it back with decoder.set_attn_implementation({NAME!r})."
             )
+        if layout.rows:
+            self.reach.check(int(layout.position_ids.max()) + 1)
         if torch.is_grad_enabled() and self.training:
             _check_checkpointing(self.decoder)
 

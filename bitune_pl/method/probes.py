@@ -15,32 +15,33 @@ from transformers import DynamicCache, PreTrainedModel
 from ..sample import Sample
 from .attention import NAME
 from .layout import Layout, Reading, reading
+from .positions import Reach, reach
 from .variants import VARIANTS, Method
 
 LENGTHS = (7, 4)
 """Tokens of the two probe prompts, start token included."""
 
 
-def prepare(decoder: PreTrainedModel) -> list[str]:
+def prepare(decoder: PreTrainedModel) -> tuple[list[str], Reach]:
     """Give a decoder Bitune's attention, and refuse it if it cannot be served.
 
     Returns:
-        the names of its attention modules, in the order of the blocks.
+        the names of its attention modules, in the order of the blocks, and how many positions it has.
 
     Raises:
         ValueError: if the decoder cannot be served; the sentence says why.
     """
     with refusing(decoder):
-        if not getattr(decoder.get_decoder(), "_supports_flash_attn", False):
-            raise ValueError("its attention cannot do without masks of its own, which say more than the keywords it passes")
         decoder.set_attn_implementation(NAME)
     with evaluating(decoder), refusing(decoder):
         modules = _calls_attention_once_a_block(decoder)
+        _is_what_it_says(decoder, modules)
         _keeps_samples_apart(decoder)
         _caches_what_attention_sees(decoder)
         _follows_the_pattern(decoder)
+        positions = reach(decoder, Layout.build(samples(decoder), VARIANTS["plain"], decoder.device))
     names = {id(module): name for name, module in decoder.named_modules()}
-    return [names[id(module)] for module in modules]
+    return [names[id(module)] for module in modules], positions
 
 
 @contextmanager
@@ -88,7 +89,7 @@ class Trace:
             output = decoder.get_decoder()(
                 input_ids=self.layout.input_ids, position_ids=self.layout.position_ids, use_cache=False
             )
-        self.hidden = output.last_hidden_state
+        self.hidden = output[0]
 
     def _record(self, module: nn.Module, key: Tensor, value: Tensor, *_: Tensor) -> None:
         self.modules.append(module)
@@ -105,6 +106,15 @@ def _calls_attention_once_a_block(decoder: PreTrainedModel) -> list[nn.Module]:
             "reading would be causal, or not attention, in the others"
         )
     return modules
+
+
+def _is_what_it_says(decoder: PreTrainedModel, modules: list[nn.Module]) -> None:
+    if not getattr(decoder.get_decoder(), "_supports_flash_attn", False):
+        raise ValueError("its attention cannot do without masks of its own, which say more than the keywords it passes")
+    if decoder.get_decoder() is decoder:
+        raise ValueError("its get_decoder() does not tell the blocks from the output layer")
+    if any(getattr(module, "is_causal", True) is False for module in modules):
+        raise ValueError("it was pretrained with attention that sees later tokens, so it has no causal pass")
 
 
 def _keeps_samples_apart(decoder: PreTrainedModel) -> None:
@@ -156,16 +166,3 @@ def tolerance(decoder: PreTrainedModel) -> float:
     """What rounding may do to a deep decoder in its own type."""
     return 0.05 if torch.finfo(decoder.dtype).bits <= 16 else 1e-4
 
-
-def position_limit(decoder: PreTrainedModel) -> int | None:
-    """Positions up to which a token's rotary angle depends on nothing but itself; None if always.
-
-    `dynamic` and `longrope` scale the angles by the longest position in the row, so beyond the original length samples
-    that share a row would change each other.
-    """
-    config = decoder.config.get_text_config()
-    rope = getattr(config, "rope_parameters", None) or {}
-    nested = [rope] if "rope_type" in rope else [p for p in rope.values() if isinstance(p, dict)]
-    scaled = [p for p in nested if p.get("rope_type") in ("dynamic", "longrope")]
-    limits = [p.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None) for p in scaled]
-    return min((limit or config.max_position_embeddings for limit in limits), default=None)

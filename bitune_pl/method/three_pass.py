@@ -23,8 +23,10 @@ from .variants import Pattern
 
 
 @contextmanager
-def stock_attention(model: Bitune, implementation: str) -> Iterator[None]:
-    """Transformers' own attention in place of Bitune's."""
+def stock_attention(model: Bitune, implementation: str | None = None) -> Iterator[None]:
+    """Transformers' own attention in place of Bitune's: `sdpa` where the decoder has it, else `eager`."""
+    if implementation is None:
+        implementation = "sdpa" if model.decoder.get_decoder()._supports_sdpa else "eager"
     model.decoder.set_attn_implementation(implementation)
     try:
         yield
@@ -32,20 +34,20 @@ def stock_attention(model: Bitune, implementation: str) -> Iterator[None]:
         model.decoder.set_attn_implementation(NAME)
 
 
-def answer_logits(model: Bitune, samples: Sequence[Sample], implementation: str = "sdpa") -> list[list[Float[Tensor, "answer vocab"]]]:
+def answer_logits(model: Bitune, samples: Sequence[Sample], implementation: str | None = None) -> list[list[Float[Tensor, "answer vocab"]]]:
     """As `Bitune.answer_logits`, by three passes for every single answer."""
     with stock_attention(model, implementation):
         return [[_answer(model, sample.prompt, answer) for answer in sample.answers] for sample in samples]
 
 
-def loss(model: Bitune, samples: Sequence[Sample], implementation: str = "sdpa") -> Float[Tensor, ""]:
+def loss(model: Bitune, samples: Sequence[Sample], implementation: str | None = None) -> Float[Tensor, ""]:
     """As `Bitune.loss`, weighted by sample."""
     logits = answer_logits(model, samples, implementation)
     pairs = [(l, a.to(l.device)) for ls, s in zip(logits, samples, strict=True) for l, a in zip(ls, s.answers, strict=True)]
     return torch.stack([F.cross_entropy(logit, answer) for logit, answer in pairs]).mean()
 
 
-def greedy(model: Bitune, prompt: LongTensor, steps: int, implementation: str = "sdpa") -> LongTensor:
+def greedy(model: Bitune, prompt: LongTensor, steps: int, implementation: str | None = None) -> LongTensor:
     """Algorithm 1 with the most likely token at each step, for a fixed number of steps."""
     with stock_attention(model, implementation), torch.no_grad():
         prompt = prompt.repeat(model.method.prompt_copies).to(model.decoder.device)

@@ -1,7 +1,7 @@
 """Tiny random decoders, one for each family, built so that a wrong method cannot hide.
 
-Weights of standard deviation 0.25 make attention far from uniform, windows are shorter than the prompts, and every adapter
-tensor and theta is drawn at random: fresh adapters are zero and hide swapped routes.
+Every weight is drawn at random, with a standard deviation of 0.25 that makes attention far from uniform; windows are
+shorter than the prompts, and every adapter tensor and theta is drawn too: fresh adapters are zero and hide swapped routes.
 """
 
 import torch
@@ -14,6 +14,10 @@ COMMON = dict(
     head_dim=16, max_position_embeddings=128, initializer_range=0.25, bos_token_id=1, eos_token_id=2, pad_token_id=0,
 )  # fmt: skip
 WINDOW = 5
+MIXED = dict(sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+EXPERTS = dict(num_experts=4, num_local_experts=4, num_experts_per_tok=2)
+ROPE = dict(rope_theta=10000.0, factor=8.0, original_max_position_embeddings=16)
+UNDROPPED = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, dropout=0.0)
 
 FAMILIES: dict[str, dict] = {
     "llama": dict(model_type="llama"),
@@ -22,12 +26,63 @@ FAMILIES: dict[str, dict] = {
     "mistral": dict(model_type="mistral", sliding_window=WINDOW),
     "qwen2": dict(model_type="qwen2"),
 }
+"""The families of the quick tests."""
+
+MORE: dict[str, dict] = {
+    "apertus": dict(model_type="apertus", rope_parameters=dict(rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0, **ROPE)),
+    "cohere": dict(model_type="cohere", use_qk_norm=True, logit_scale=0.25),
+    "cohere2": dict(model_type="cohere2", logit_scale=0.25, **MIXED),
+    "ernie4_5": dict(model_type="ernie4_5", use_bias=True),
+    "exaone4": dict(model_type="exaone4", **MIXED),
+    "gemma2": dict(
+        model_type="gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=3.0, query_pre_attn_scalar=24, **MIXED
+    ),
+    "gemma3": dict(model_type="gemma3_text", query_pre_attn_scalar=24, **MIXED),
+    "glm4": dict(model_type="glm4", partial_rotary_factor=0.5),
+    "gpt2": dict(model_type="gpt2", n_inner=48, **UNDROPPED),
+    "gpt_neox": dict(model_type="gpt_neox", rotary_pct=0.5),
+    "gpt_oss": dict(model_type="gpt_oss", rope_parameters=dict(rope_type="yarn", **ROPE), **MIXED, **EXPERTS),
+    "gptj": dict(model_type="gptj", n_inner=48, rotary_dim=4, **UNDROPPED),
+    "granite": dict(
+        model_type="granite", embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.5
+    ),
+    "mixtral": dict(model_type="mixtral", sliding_window=WINDOW, **EXPERTS),
+    "nemotron": dict(model_type="nemotron"),
+    "olmo2": dict(model_type="olmo2"),
+    "olmo3": dict(model_type="olmo3", **MIXED),
+    "olmoe": dict(model_type="olmoe", head_dim=8, clip_qkv=1.0, **EXPERTS),
+    "opt": dict(model_type="opt", ffn_dim=48, word_embed_proj_dim=16, init_std=0.25, **UNDROPPED),
+    "phi3": dict(model_type="phi3", partial_rotary_factor=0.5),
+    "phi3-sliding": dict(model_type="phi3", sliding_window=WINDOW),
+    "qwen2-sliding": dict(model_type="qwen2", use_sliding_window=True, **MIXED),
+    "qwen3": dict(model_type="qwen3"),
+    "qwen3_moe": dict(model_type="qwen3_moe", moe_intermediate_size=24, mlp_only_layers=[1], **EXPERTS),
+    "smollm3": dict(model_type="smollm3", no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=WINDOW),
+    "stablelm": dict(
+        model_type="stablelm", head_dim=8, use_qkv_bias=True, qk_layernorm=True, partial_rotary_factor=0.5
+    ),
+    "starcoder2": dict(model_type="starcoder2", sliding_window=WINDOW),
+}
+"""The families of the slow tests, which with those above are all that a prototype served exactly."""
+
+ALL = FAMILIES | MORE
 
 
 def tiny(family: str, **changes) -> PreTrainedModel:
-    settings = {**COMMON, **FAMILIES[family], **changes}
-    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
-    return AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    """A decoder of a family, in float32; `changes` go to its configuration."""
+    return from_settings(**{**ALL[family], **changes})
+
+
+def from_settings(model_type: str, **settings) -> PreTrainedModel:
+    """A random decoder of any type; `...` leaves a common setting out."""
+    settings = {name: value for name, value in {**COMMON, **settings}.items() if value is not ...}
+    config = AutoConfig.for_model(model_type, **settings)
+    decoder = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in decoder.parameters():  # some families take no initializer_range, all start norms at one
+            noise = 0.25 * torch.randn_like(parameter)
+            parameter.copy_(noise if parameter.ndim > 1 else parameter + noise)
+    return decoder
 
 
 def randomise(model: Bitune, seed: int = 0) -> Bitune:
@@ -46,6 +101,8 @@ def randomise(model: Bitune, seed: int = 0) -> Bitune:
 def build(family: str, method="bitune", adapter="lora", dtype=torch.float32, seed: int = 0, **settings) -> Bitune:
     torch.manual_seed(seed)
     decoder = tiny(family).to(dtype)
+    if dtype == torch.float64:
+        decoder.set_experts_implementation("eager")  # there is no grouped product in float64
     return randomise(Bitune.build(decoder, method, adapter, adapter_dtype=dtype, **settings).to(dtype).eval(), seed)
 
 

@@ -1,15 +1,17 @@
 """What is known in advance, over every family of decoders (DESIGN 5.1-5.7, 5.9)."""
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from decoders import WINDOW, build, draw, tiny
 from keep64 import Keep64
 from transformers import DynamicCache
 
 from bitune_pl import VARIANTS, Bitune, Sample
-from bitune_pl.method import three_pass
+from bitune_pl.method import likelihood, three_pass
 from bitune_pl.method.adapters import owned
 from bitune_pl.method.layout import Weights, reading
 
@@ -88,12 +90,13 @@ def test_naive_bidir_equals_a_prefix_language_model(family):
     [sample] = draw([(13, (5,))])
     [[logits]] = model.answer_logits([sample])
     ids, prefix = torch.cat([sample.prompt, sample.answers[0]])[None, :-1], 12
+    first, rest = torch.arange(ids.shape[1])[None].split([prefix, 5], dim=1)
     with reading(Weights("causal")):
         cache = DynamicCache()
         with three_pass.stock_attention(model, "eager"):
             whole = torch.zeros(1, 1, prefix, prefix)
-            model.decoder(ids[:, :prefix], attention_mask=whole, cache=cache, use_cache=True)
-            expected = model.decoder(ids[:, prefix:], cache=cache, use_cache=True).logits[0]
+            model.decoder(ids[:, :prefix], attention_mask=whole, position_ids=first, cache=cache, use_cache=True)
+            expected = model.decoder(ids[:, prefix:], position_ids=rest, cache=cache, use_cache=True).logits[0]
     close(logits, expected)
 
 
@@ -138,6 +141,23 @@ def same(ours: dict, theirs: dict, tolerance: float = 1e-9) -> None:
         assert off <= tolerance, f"{name} is off by {off:.1e}"
 
 
+@pytest.mark.parametrize("chunk", [1, 97 * 4, 2**25], ids=["place by place", "in chunks", "whole"])
+def test_the_loss_is_the_cross_entropy_of_the_logits(family, chunk):
+    """In value and gradient, however many logits are made at a time."""
+    model, samples = build(family, dtype=torch.float64), draw()
+    answers = [answer for sample in samples for answer in sample.answers]
+    with Keep64(), mock.patch.object(likelihood, "CHUNK", chunk):
+        logits = [logit for row in model.answer_logits(samples) for logit in row]
+        each = [F.cross_entropy(logit, answer) for logit, answer in zip(logits, answers, strict=True)]
+        theirs = gradients(model, torch.stack(each).mean())
+        loss = model.loss(samples)
+        ours = gradients(model, loss)
+        tokens = model.loss(samples, "token")
+    assert loss.item() == pytest.approx(torch.stack(each).mean().item(), rel=1e-9)
+    assert tokens.item() == pytest.approx(F.cross_entropy(torch.cat(logits), torch.cat(answers)).item(), rel=1e-9)
+    same(ours, theirs)
+
+
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_pass_equals_three_passes_in_float64(family, variant, checkpointing):
@@ -167,18 +187,45 @@ def test_two_checkpointed_forwards_before_one_backward(family):
         assert torch.equal(kept[name], replayed[name]), name
 
 
-LAST = {"q_proj", "o_proj", "dense", "gate_proj", "up_proj", "down_proj", "fc1", "fc2"}
+def reached_by_three_passes(model: Bitune) -> set[str]:
+    """Weights that the specification gives a gradient, when every one of them asks for it."""
+    model = copy.deepcopy(model)
+    for name in model.method.weight_sets:
+        for weight in owned(model.decoder, name).values():
+            weight.requires_grad_(True)
+    model.zero_grad()
+    three_pass.loss(model, draw()).backward()
+    return {n for n, p in model.named_parameters() if p.grad is not None and p.grad.any()}
 
 
 def test_which_weights_are_trained(family):
-    """All causal weights and thetas; of the bidirectional ones all but those after the last block's keys and values."""
+    """Exactly those that three passes reach: all but the bidirectional ones after the last block's keys and values."""
     model = build(family)
     trained = {n for n, p in model.named_parameters() if p.requires_grad}
-    weights = {n for n, _ in model.named_parameters() if ".causal." in n or ".bidirectional." in n}
-    dead = {n for n in weights if ".layers.2." in n and ".bidirectional." in n and n.split(".")[-4] in LAST}
-    assert dead and trained == weights - dead | {"theta_k", "theta_v"}
+    assert trained == reached_by_three_passes(model)
+    frozen = set().union(*(owned(model.decoder, name) for name in model.method.weight_sets))
+    frozen -= {name.removeprefix("decoder.") for name in trained}
+    assert frozen and all("bidirectional" in n and ".0." not in n and ".1." not in n for n in frozen)
     found = gradients(model, model.loss(draw()))
     assert all(gradient.any() for gradient in found.values()), [n for n, g in found.items() if not g.any()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mixtral", "olmoe", "qwen3_moe"])
+def test_experts_and_their_router_are_adapted(family):
+    """Though they are parameters of three axes and no linear layers: both weight sets train, each on its side of the split."""
+    model = build(family)
+    for weights in ("causal", "bidirectional"):
+        for part in ("gate.lora_A", "experts.lora_A", "experts.base_layer.lora_A"):
+            assert model.get_parameter(f"decoder.model.layers.0.mlp.{part}.{weights}.weight").requires_grad
+
+
+def test_which_weights_are_frozen_by_name():
+    last = "model.layers.2.{}.lora_{}.bidirectional.weight"
+    modules = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    model = build("llama")
+    frozen = {n for n, p in owned(model.decoder, "bidirectional").items() if not p.requires_grad}
+    assert frozen == {last.format(module, matrix) for module in modules for matrix in "AB"}
 
 
 def test_the_last_prefilled_token_reaches_the_first_in_the_second_pass_only(family):
