@@ -32,4 +32,7 @@ class Sample:
             raise ValueError("A prompt needs at least one token, the start token; this one is empty.")
         for name, ids in [("prompt", self.prompt), *((f"answer {i}", ids) for i, ids in enumerate(self.answers))]:
             if ids.ndim != 1 or ids.dtype != torch.long:
-                raise ValueError(f"A sample's {name} is a 1-D LongTensor of token ids, not {ids.dtype} of shape {tuple(ids.shape)}.")
+                shape = tuple(ids.shape)
+                raise ValueError(
+                    f"A sample's {name} is a 1-D LongTensor of token ids, not {ids.dtype} of shape {shape}."
+                )

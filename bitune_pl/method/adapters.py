@@ -33,7 +33,11 @@ def _dora(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> Lor
 
 
 def _ia3(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> IA3Config:
-    linear = [n for n, m in decoder.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not decoder.get_output_embeddings()]
+    linear = [
+        n
+        for n, m in decoder.named_modules()
+        if isinstance(m, nn.Linear | Conv1D) and m is not decoder.get_output_embeddings()
+    ]
     inside = tuple(f"{name}." for name in attention)
     feedforward = [name for name in linear if not name.startswith(inside)]
     return IA3Config(**{"target_modules": linear, "feedforward_modules": feedforward, **settings})
@@ -52,7 +56,9 @@ CONFIGS: dict[str, Callable[..., Config]] = {"lora": _lora, "dora": _dora, "ia3"
 the MLP; `full` trains the layers themselves, one copy for each set of weights; `none` is the decoder as pretrained."""
 
 
-def configure(adapter: "str | Config", decoder: PreTrainedModel, attention: Sequence[str], settings: dict | None = None) -> Config:
+def configure(
+    adapter: "str | Config", decoder: PreTrainedModel, attention: Sequence[str], settings: dict | None = None
+) -> Config:
     """The configuration of an adapter named as in the paper.
 
     Args:
@@ -66,7 +72,9 @@ def configure(adapter: "str | Config", decoder: PreTrainedModel, attention: Sequ
     if not isinstance(adapter, str):
         return adapter
     if adapter not in CONFIGS:
-        raise ValueError(f"There is no adapter {adapter!r}; the adapters are {', '.join(CONFIGS)}, or a PEFT configuration.")
+        raise ValueError(
+            f"There is no adapter {adapter!r}; the adapters are {', '.join(CONFIGS)}, or a PEFT configuration."
+        )
     try:
         return CONFIGS[adapter](decoder, attention, **(settings or {}))
     except TypeError as error:
@@ -117,7 +125,9 @@ class RoutedLora(Routed):
         parts = self._parts(x)
         if not all(self._is_plain(name) for name, _ in parts):
             return super().forward(x, *args, **kwargs)
-        updates = [(rows, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]) for name, rows in parts]
+        updates = [
+            (rows, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]) for name, rows in parts
+        ]
         return add_low_rank(self.base_layer(x, *args, **kwargs), x, updates)
 
     def _is_plain(self, name: str) -> bool:
@@ -191,7 +201,9 @@ def read_config(folder: Path, kind: str) -> Config:
         return None
     for part in (COPIES,) if kind == "full" else ("adapter_config.json", ADAPTER):
         if not (folder / part).is_file():
-            raise FileNotFoundError(f"{folder} should hold the {folder.name} weights, but {part} is missing: copy the run's whole model folder.")
+            raise FileNotFoundError(
+                f"{folder} should hold the {folder.name} weights, but {part} is missing: copy the run's whole model folder."
+            )
     return FullCopies() if kind == "full" else PeftConfig.from_pretrained(str(folder))
 
 
@@ -210,7 +222,9 @@ def load(decoder: PreTrainedModel, name: str, folder: Path) -> None:
         )
     for key, tensor in expected.items():
         if tensor.shape != found[key].shape:
-            raise ValueError(f"{key} in {folder} has the shape {tuple(found[key].shape)}, and this decoder's {tuple(tensor.shape)}.")
+            raise ValueError(
+                f"{key} in {folder} has the shape {tuple(found[key].shape)}, and this decoder's {tuple(tensor.shape)}."
+            )
     if name in _peft(decoder):
         load_into(decoder, found, adapter_name=name)
         return

@@ -46,7 +46,9 @@ class Kernel:
     softcap: float | None = None
     sinks: Float[Tensor, "heads"] | None = None
 
-    def prompt(self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> Float[Tensor, "1 prompt heads head_dim"]:
+    def prompt(
+        self, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern
+    ) -> Float[Tensor, "1 prompt heads head_dim"]:
         """One reading of one prompt: as many keys as queries, both `(1, heads, prompt, head_dim)`."""
         if pattern == "anti_causal":  # causal with the order reversed
             flipped = (x.flip(2) for x in (query, key, value))
@@ -127,7 +129,9 @@ def three_phases(
     return torch.cat([*causal, *answers, *second], dim=1)
 
 
-def _read(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], pattern: Pattern, kernel: Kernel) -> list[Tensor]:
+def _read(
+    query: Tensor, key: Tensor, value: Tensor, lengths: list[int], pattern: Pattern, kernel: Kernel
+) -> list[Tensor]:
     """One reading of all prompts, each within itself."""
     pieces = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True) if lengths else ()
     return [kernel.prompt(q, k, v, pattern) for q, k, v in pieces if q.shape[2]]
@@ -171,7 +175,10 @@ def attention(
     strange = [name for name in UNSUPPORTED if other.get(name) is not None]
     if strange or is_causal is False:
         asked = ", ".join(strange) or "is_causal=False"
-        raise ValueError(f"{type(module).__name__} asks its attention for {asked}, which Bitune's attention does not know: this decoder cannot be served.")
+        raise ValueError(
+            f"{type(module).__name__} asks its attention for {asked}, which Bitune's attention does not know, "
+            "so this decoder cannot be served."
+        )
     now = current()
     if isinstance(now, Reading):
         kernel = Kernel(scaling, sliding_window, dropout, softcap, s_aux)

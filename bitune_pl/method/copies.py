@@ -51,13 +51,19 @@ class FullCopies:
             return
         layers = [key for key, module in decoder.named_modules() if self._trains(decoder, key, module)]
         if not layers:
-            raise ValueError(f"No layer of this decoder is named like {self.target_modules}, so nothing would be trained.")
+            raise ValueError(
+                f"No layer of this decoder is named like {self.target_modules}, so nothing would be trained."
+            )
         for key in layers:
             parent, _, child = key.rpartition(".")
             decoder.get_submodule(parent).register_module(child, Copies(decoder.get_submodule(key), name))
 
     def _trains(self, decoder: PreTrainedModel, key: str, module: nn.Module) -> bool:
-        if module is decoder.get_output_embeddings() or isinstance(module, nn.Embedding) or not hasattr(module, "weight"):
+        if (
+            module is decoder.get_output_embeddings()
+            or isinstance(module, nn.Embedding)
+            or not hasattr(module, "weight")
+        ):
             return False
         ends = tuple(f".{end}" for end in self.target_modules or ())
         matrix = isinstance(module.weight, torch.Tensor) and module.weight.ndim == 2

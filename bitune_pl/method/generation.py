@@ -34,7 +34,9 @@ def prefill(model: "Bitune", prompts: Sequence[LongTensor]) -> tuple[DynamicCach
         ValueError: if every prompt is a start token alone, which leaves nothing to keep.
     """
     if all(len(prompt) * model.method.prompt_copies == 1 for prompt in prompts):
-        raise ValueError("Every prompt is a start token alone, so there is nothing to prefill: decode from the start tokens.")
+        raise ValueError(
+            "Every prompt is a start token alone, so there is nothing to prefill: decode from the start tokens."
+        )
     with probes.evaluating(model):
         blocks: list[tuple[Tensor, Tensor]] = []
         layout, *_ = model.read([Sample(prompt) for prompt in prompts], lambda *seen: blocks.append(seen[3:]))
@@ -77,7 +79,11 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
     settings = {**generate_kwargs, "pad_token_id": config.pad_token_id, "cache_implementation": None}
     copies = model.method.prompt_copies
     width = max(len(prompt) for prompt in prompts) * copies
-    model.reach.check(_last_position(config, width), "The longest prompt with its new tokens", "shorten the prompt or ask for fewer new tokens")
+    model.reach.check(
+        _last_position(config, width),
+        "The longest prompt with its new tokens",
+        "shorten the prompt or ask for fewer new tokens",
+    )
     ids = torch.full((len(prompts), width), config.pad_token_id, dtype=torch.long)
     for row, prompt in zip(ids, prompts, strict=True):
         row[width - len(prompt) * copies :] = prompt.repeat(copies)
@@ -110,7 +116,11 @@ def _last_position(config: GenerationConfig, width: int) -> int:
 
 def _ends(config: GenerationConfig) -> list[int]:
     ends = config.eos_token_id
-    return [] if ends is None else [int(end) for end in (ends if isinstance(ends, list | tuple) else torch.as_tensor(ends).view(-1))]
+    return (
+        []
+        if ends is None
+        else [int(end) for end in (ends if isinstance(ends, list | tuple) else torch.as_tensor(ends).view(-1))]
+    )
 
 
 def _until_end(new: LongTensor, config: GenerationConfig) -> LongTensor:

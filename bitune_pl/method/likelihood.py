@@ -70,7 +70,9 @@ class _ScoreWithGradient(torch.autograd.Function):
         return (slope * grad.unsqueeze(-1)).to(slope.dtype), None, None
 
 
-def loss(answers: list[list[Float[Tensor, "answer"]]], weighting: Weighting = "sample", denominator: float | None = None) -> Float[Tensor, ""]:
+def loss(
+    answers: list[list[Float[Tensor, "answer"]]], weighting: Weighting = "sample", denominator: float | None = None
+) -> Float[Tensor, ""]:
     """Negative log-likelihood of answers, averaged over an update.
 
     Args:

@@ -15,7 +15,9 @@ Part = tuple[slice, Float[Tensor, "rank in"], Float[Tensor, "out rank"], float]
 """Rows of one set of weights, its A and B, and the scale of the update."""
 
 
-def add_low_rank(base: Float[Tensor, "*batch row out"], x: Float[Tensor, "*batch row in"], parts: Sequence[Part]) -> Tensor:
+def add_low_rank(
+    base: Float[Tensor, "*batch row out"], x: Float[Tensor, "*batch row in"], parts: Sequence[Part]
+) -> Tensor:
     """Add `scale B A x` to each part's rows of `base`, in place, and return it.
 
     Computed in the type of A and B, rounded once to the type of `base`. Leading axes are of length 1.

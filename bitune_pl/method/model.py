@@ -34,7 +34,9 @@ class Bitune(nn.Module):
     weights, and with mixing `theta_k` and `theta_v`, of shape `(layers,)` and float32 (equation 8).
     """
 
-    def __init__(self, decoder: PreTrainedModel, method: Method, adapter: str, theta_init: float, base: str, reach: Reach):
+    def __init__(
+        self, decoder: PreTrainedModel, method: Method, adapter: str, theta_init: float, base: str, reach: Reach
+    ):
         super().__init__()
         self.decoder, self.method, self.adapter, self.theta_init = decoder, method, adapter, theta_init
         self.base_fingerprint, self.reach = base, reach
@@ -71,18 +73,24 @@ class Bitune(nn.Module):
         if not theta_init > 0:
             raise ValueError(f"theta_init is a number above 0, not {theta_init!r}.")
         if tuners(decoder):
-            raise ValueError("This decoder already carries adapters: load it anew, or open the run's folder with Bitune.from_pretrained.")
+            raise ValueError(
+                "This decoder already carries adapters: load it anew, or open the run's folder with Bitune.from_pretrained."
+            )
         (attention, reach), base = probes.prepare(decoder), fingerprint(decoder)
         config = adapters.configure(adapter, decoder, attention, adapter_settings)
         adapters.attach(decoder, config, method.weight_sets, adapter_dtype)
         decoder.train(decoder.training)  # PEFT adds dropout in training mode
-        model = cls(decoder, method, adapter if isinstance(adapter, str) else adapters.kind_of(config), theta_init, base, reach)
+        model = cls(
+            decoder, method, adapter if isinstance(adapter, str) else adapters.kind_of(config), theta_init, base, reach
+        )
         model._freeze_unreachable()
         return model
 
     # -- the three phases, in one forward pass ------------------------------------------------------------------------
 
-    def read(self, samples: Sequence[Sample], record: Callable | None = None) -> tuple[Layout, Float[Tensor, "answer hidden"], Callable]:
+    def read(
+        self, samples: Sequence[Sample], record: Callable | None = None
+    ) -> tuple[Layout, Float[Tensor, "answer hidden"], Callable]:
         """Lay out samples as one row and run the decoder over it once.
 
         Returns:
@@ -90,7 +98,7 @@ class Bitune(nn.Module):
             own scaling, a function from hidden states `(places, hidden)` to logits `(places, vocab)`.
 
         Raises:
-            ValueError: if a sample is longer than the decoder's positions reach, or the decoder's attention is no longer Bitune's.
+            ValueError: if a sample is longer than the decoder's positions reach, or its attention is no longer Bitune's.
         """
         layout = Layout.build(samples, self.method, self.decoder.device)
         self._check(layout)
@@ -136,7 +144,9 @@ class Bitune(nn.Module):
         frozen, vocab = not any(p.requires_grad for p in output.parameters()), output.weight.shape[0]
         return per_answer(likelihood.log_likelihood(hidden, targets, head, frozen, vocab), layout)
 
-    def loss(self, samples: Sequence[Sample], weighting: Weighting = "sample", denominator: float | None = None) -> Float[Tensor, ""]:
+    def loss(
+        self, samples: Sequence[Sample], weighting: Weighting = "sample", denominator: float | None = None
+    ) -> Float[Tensor, ""]:
         """The training objective; see `likelihood.loss`."""
         return likelihood.loss(self.log_likelihood(samples), weighting, denominator)
 
@@ -187,12 +197,18 @@ class Bitune(nn.Module):
             second = sum(layout.regions[:2])
             last = sum(x[:, :, second:].float().sum() for x in kept[-1])
             weights = list(adapters.owned(self.decoder, "bidirectional").values())
-            reached = torch.autograd.grad(last, weights, allow_unused=True) if weights and last.requires_grad else [None] * len(weights)
+            reached = (
+                torch.autograd.grad(last, weights, allow_unused=True)
+                if weights and last.requires_grad
+                else [None] * len(weights)
+            )
         for weight, gradient in zip(weights, reached, strict=True):
             weight.requires_grad_(weight.requires_grad and gradient is not None)
 
 
-def _head(decoder: PreTrainedModel, output_type: type) -> Callable[[Float[Tensor, "places hidden"]], Float[Tensor, "places vocab"]]:
+def _head(
+    decoder: PreTrainedModel, output_type: type
+) -> Callable[[Float[Tensor, "places hidden"]], Float[Tensor, "places vocab"]]:
     """A decoder's output layer with its own scale and soft-cap: the decoder's forward, its blocks taken out."""
     inner = decoder.get_decoder()
     path = next(name for name, module in decoder.named_modules() if module is inner).split(".")

@@ -37,7 +37,11 @@ class Lookups(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function in TABLES:
             table, index = (args[place] for place in TABLES[function])
-            if isinstance(index, Tensor) and index.shape == self.position_ids.shape and not index.dtype.is_floating_point:
+            if (
+                isinstance(index, Tensor)
+                and index.shape == self.position_ids.shape
+                and not index.dtype.is_floating_point
+            ):
                 offset = index - self.position_ids
                 if (offset == offset[0, 0]).all():
                     self.limits.append(table.shape[0] - int(offset[0, 0]))
@@ -59,7 +63,9 @@ class Reach:
     def check(self, longest: int, what: str = "A sample", remedy: str = "drop or shorten longer samples") -> None:
         """Raise a ValueError if what reaches so many positions cannot be read."""
         if self.table is not None and longest > self.table:
-            raise ValueError(f"{what} reaches {longest} positions, but this decoder's table of positions ends at {self.table}: {remedy}.")
+            raise ValueError(
+                f"{what} reaches {longest} positions, but this decoder's table of positions ends at {self.table}: {remedy}."
+            )
         if self.rotary is not None and longest > self.rotary:
             raise ValueError(
                 f"{what} reaches {longest} positions, but beyond {self.rotary} this decoder's rotary embedding depends on the "
@@ -80,5 +86,8 @@ def rotary_limit(decoder: PreTrainedModel) -> int | None:
     rope = getattr(config, "rope_parameters", None) or {}
     nested = [rope] if "rope_type" in rope else [p for p in rope.values() if isinstance(p, dict)]
     scaled = [p for p in nested if p.get("rope_type") in SCALED_BY_THE_ROW]
-    limits = [p.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None) for p in scaled]
+    limits = [
+        p.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+        for p in scaled
+    ]
     return min((limit or config.max_position_embeddings for limit in limits), default=None)

@@ -52,7 +52,9 @@ def refusing(decoder: PreTrainedModel) -> Iterator[None]:
     except Exception as error:
         kind = decoder.config.model_type
         reason = str(error).strip().rstrip(".").splitlines()
-        raise ValueError(f"This decoder ({kind}) cannot be served: {reason[0] if reason else type(error).__name__}.") from error
+        raise ValueError(
+            f"This decoder ({kind}) cannot be served: {reason[0] if reason else type(error).__name__}."
+        ) from error
 
 
 @contextmanager
@@ -153,7 +155,9 @@ def _follows_the_pattern(decoder: PreTrainedModel) -> None:
         if distance(a[:, :, causal], b[:, :, causal]) > tolerance(decoder):
             raise ValueError(f"its causal pass sees later tokens (block {block})")
         if block and torch.equal(a[:, :, second], b[:, :, second]):
-            raise ValueError(f"its second pass does not see later tokens (block {block}): it ignores the attention pattern")
+            raise ValueError(
+                f"its second pass does not see later tokens (block {block}): it ignores the attention pattern"
+            )
 
 
 def distance(a: Tensor, b: Tensor) -> float:
@@ -165,4 +169,3 @@ def distance(a: Tensor, b: Tensor) -> float:
 def tolerance(decoder: PreTrainedModel) -> float:
     """What rounding may do to a deep decoder in its own type."""
     return 0.05 if torch.finfo(decoder.dtype).bits <= 16 else 1e-4
-

@@ -44,6 +44,7 @@ def save(model: "Bitune", folder: Path) -> None:
         "adapter_dtype": str(_adapter_dtype(model)).removeprefix("torch."),
         "theta_init": model.theta_init,
         "base": model.decoder.name_or_path,
+        "dtype": str(model.decoder.dtype).removeprefix("torch."),
         "fingerprint": model.base_fingerprint,
         "versions": {"bitune_pl": __version__, **{name: version(name) for name in ("torch", "transformers", "peft")}},
     }
@@ -62,7 +63,9 @@ def describe(folder: Path) -> dict:
     """
     path = folder / DESCRIPTION
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no Bitune model: {DESCRIPTION} is missing. Give the model folder of a run.")
+        raise FileNotFoundError(
+            f"{folder} holds no Bitune model: {DESCRIPTION} is missing. Give the model folder of a run."
+        )
     return json.loads(path.read_text())
 
 
@@ -77,7 +80,7 @@ def load(
 
     Args:
         decoder: the base; loaded by the name in the folder if not given.
-        dtype: type of the base; bfloat16 if not given. With a `decoder`, what to cast it to.
+        dtype: type of the base; if not given, that of the decoder, or the one it had when the folder was written.
         device: where to put the model; the decoder's own if not given.
 
     Raises:
@@ -92,10 +95,13 @@ def load(
     if missing:
         raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: copy the run's whole model folder.")
     if decoder is None:
-        decoder = load_decoder(description["base"], dtype or torch.bfloat16, device)
+        decoder = load_decoder(description["base"], dtype or getattr(torch, description["dtype"]), device)
     decoder = decoder.to(device=device or decoder.device, dtype=dtype or decoder.dtype)
     if fingerprint(decoder) != description["fingerprint"]:
-        raise ValueError(f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: load that base.")
+        raise ValueError(
+            f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: "
+            "load that base."
+        )
     model = cls.build(decoder, method, config, description["theta_init"], getattr(torch, description["adapter_dtype"]))
     model.adapter = kind
     for name in method.weight_sets if kind != "none" else ():

@@ -34,7 +34,9 @@ def stock_attention(model: Bitune, implementation: str | None = None) -> Iterato
         model.decoder.set_attn_implementation(NAME)
 
 
-def answer_logits(model: Bitune, samples: Sequence[Sample], implementation: str | None = None) -> list[list[Float[Tensor, "answer vocab"]]]:
+def answer_logits(
+    model: Bitune, samples: Sequence[Sample], implementation: str | None = None
+) -> list[list[Float[Tensor, "answer vocab"]]]:
     """As `Bitune.answer_logits`, by three passes for every single answer."""
     with stock_attention(model, implementation):
         return [[_answer(model, sample.prompt, answer) for answer in sample.answers] for sample in samples]
@@ -43,7 +45,11 @@ def answer_logits(model: Bitune, samples: Sequence[Sample], implementation: str 
 def loss(model: Bitune, samples: Sequence[Sample], implementation: str | None = None) -> Float[Tensor, ""]:
     """As `Bitune.loss`, weighted by sample."""
     logits = answer_logits(model, samples, implementation)
-    pairs = [(l, a.to(l.device)) for ls, s in zip(logits, samples, strict=True) for l, a in zip(ls, s.answers, strict=True)]
+    pairs = [
+        (row, answer.to(row.device))
+        for rows, sample in zip(logits, samples, strict=True)
+        for row, answer in zip(rows, sample.answers, strict=True)
+    ]
     return torch.stack([F.cross_entropy(logit, answer) for logit, answer in pairs]).mean()
 
 
@@ -96,11 +102,19 @@ def _pass(model: Bitune, read: LongTensor, pattern: Pattern, weights: str) -> Dy
     cache = DynamicCache()
     mask = None if pattern == "causal" else _mask(pattern, len(read), model.decoder.dtype, read.device)
     with _weights(model, weights):
-        model.decoder(input_ids=read[None], attention_mask=mask, position_ids=torch.arange(len(read), device=read.device)[None], cache=cache, use_cache=True)
+        model.decoder(
+            input_ids=read[None],
+            attention_mask=mask,
+            position_ids=torch.arange(len(read), device=read.device)[None],
+            cache=cache,
+            use_cache=True,
+        )
     return cache
 
 
-def _mask(pattern: Pattern, length: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "1 1 prompt prompt"]:
+def _mask(
+    pattern: Pattern, length: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "1 1 prompt prompt"]:
     """Added to the scores: nothing for all keys (bidirectional), or minus infinity for those before a query (anti-causal)."""
     hidden = torch.full((length, length), torch.finfo(dtype).min, dtype=dtype, device=device).tril(-1)
     return (hidden if pattern == "anti_causal" else torch.zeros_like(hidden))[None, None]

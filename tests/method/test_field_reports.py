@@ -60,7 +60,10 @@ def test_c01_another_attention_set_afterwards_is_refused(implementation):
     assert model.loss(draw()).isfinite()
 
 
-LAYERS = {"gemma3": dict(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"]), "mistral": dict(num_hidden_layers=2)}
+LAYERS = {
+    "gemma3": dict(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"]),
+    "mistral": dict(num_hidden_layers=2),
+}
 
 
 @pytest.mark.parametrize("family", LAYERS)
@@ -76,7 +79,10 @@ def test_c02_windows_are_those_of_a_reference_without_a_cache(family, variant):
     if variant == "naive_bidir":
         full[:prefix, :prefix] = sliding[:prefix, :prefix] = True
     additive = {"full_attention": full, "sliding_attention": sliding}
-    additive = {kind: torch.zeros(1, 1, 14, 14).masked_fill(~seen, torch.finfo(torch.float32).min) for kind, seen in additive.items()}
+    additive = {
+        kind: torch.zeros(1, 1, 14, 14).masked_fill(~seen, torch.finfo(torch.float32).min)
+        for kind, seen in additive.items()
+    }
     mask = additive if family == "gemma3" else additive["sliding_attention"]
     with three_pass.stock_attention(model), reading(Weights("causal")), torch.no_grad():
         expected = model.decoder(ids, attention_mask=mask).logits[0, prefix:]
@@ -98,9 +104,14 @@ def test_c06_nothing_depends_on_who_shares_the_batch(family):
     close(together, alone)
     losses = [model.loss([sample], denominator=2) for sample in samples]
     torch.testing.assert_close(model.loss(samples), sum(losses))
-    ours, theirs = gradients(model, model.loss(samples)), gradients(model, sum(model.loss([s], denominator=2) for s in samples))
+    ours, theirs = (
+        gradients(model, model.loss(samples)),
+        gradients(model, sum(model.loss([s], denominator=2) for s in samples)),
+    )
     for name, gradient in ours.items():
-        torch.testing.assert_close(gradient, theirs[name], rtol=0, atol=2e-5 * theirs[name].abs().max().item(), msg=name)
+        torch.testing.assert_close(
+            gradient, theirs[name], rtol=0, atol=2e-5 * theirs[name].abs().max().item(), msg=name
+        )
     cache, mask = model.prefill([sample.prompt for sample in samples])
     for row, sample in enumerate(samples):
         single, _ = model.prefill([sample.prompt])
@@ -141,7 +152,9 @@ def test_d07_checkpointing_on_a_frozen_base_trains_every_layer():
 def test_d07_checkpointing_turned_on_elsewhere_is_refused(settings):
     model = build("llama").train()
     model.decoder.gradient_checkpointing_enable(settings)
-    with pytest.raises(ValueError, match="would train silently wrong here: turn it on with Bitune.checkpoint_activations"):
+    with pytest.raises(
+        ValueError, match="would train silently wrong here: turn it on with Bitune.checkpoint_activations"
+    ):
         model.loss(draw())
 
 
@@ -195,7 +208,11 @@ print(peak() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit elsewhere")
 def test_e03_no_logits_for_the_prompt():
     """Over two readings of two prompts of 2000 tokens they would take 4 GiB in bfloat16, 8 in float32."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/method")]), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/method")]),
+        "OMP_NUM_THREADS": "1",
+    }
     run = subprocess.run([sys.executable, "-c", MEMORY, "2000"], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert float(run.stdout.splitlines()[-1]) < 400, "MiB more at the peak than a short sample needs"

@@ -46,7 +46,9 @@ def load(model: Bitune, values: dict) -> None:
             parameter.copy_(values[f"weight/{golden_name(name)}"].view_as(parameter))
 
 
-@pytest.mark.parametrize("path", FILES or [pytest.param(None, marks=pytest.mark.skip("no golden files here"))], ids=lambda p: p and p.stem)
+@pytest.mark.parametrize(
+    "path", FILES or [pytest.param(None, marks=pytest.mark.skip("no golden files here"))], ids=lambda p: p and p.stem
+)
 def test_equals_the_authors_code(path):
     model, sample, values = rebuild(path)
     [[logits]] = model.answer_logits([sample])

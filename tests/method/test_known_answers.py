@@ -50,7 +50,9 @@ def share_weights(model: Bitune, other: Bitune) -> Bitune:
 def twins(model: Bitune) -> Bitune:
     """Make the bidirectional weights equal to the causal ones."""
     with torch.no_grad():
-        pairs = zip(owned(model.decoder, "causal").values(), owned(model.decoder, "bidirectional").values(), strict=True)
+        pairs = zip(
+            owned(model.decoder, "causal").values(), owned(model.decoder, "bidirectional").values(), strict=True
+        )
         for causal, bidirectional in pairs:
             bidirectional.copy_(causal)
     return model
@@ -261,4 +263,3 @@ def test_untouched_adapters_with_theta_zero_equal_the_pretrained_decoder(family,
     close(model.answer_logits([sample])[0][0], expected)
     scores = expected.log_softmax(-1).gather(1, sample.answers[0][:, None])[:, 0]
     close(model.log_likelihood([sample])[0][0], scores)
-

@@ -29,7 +29,10 @@ REFUSED: dict[str, tuple[dict, str]] = {
     "falcon-alibi": (dict(model_type="falcon", head_dim=..., alibi=True), NOT_LOOKED_UP.format(0)),
     "mamba": (dict(model_type="mamba", state_size=4), NOT_LOOKED_UP.format(0)),
     "lfm2": (dict(model_type="lfm2", layer_types=["conv", "full_attention", "conv"], block_ff_dim=48), NOT_LOOKED_UP.format(1)),
-    "jamba": (dict(model_type="jamba", attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False), NOT_LOOKED_UP.format(1)),
+    "jamba": (
+        dict(model_type="jamba", attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
+        NOT_LOOKED_UP.format(1),
+    ),
     "qwen3_next": (
         dict(
             model_type="qwen3_next", layer_types=["linear_attention", "full_attention", "linear_attention"], **EXPERTS,
@@ -55,11 +58,18 @@ REFUSED: dict[str, tuple[dict, str]] = {
     ),
     "gemma4": (dict(model_type="gemma4_text", global_head_dim=16, **SHARED), OTHER_CACHE),
     "llama4": (
-        dict(model_type="llama4_text", num_local_experts=2, num_experts_per_tok=1, intermediate_size_mlp=48, attention_chunk_size=64),
+        dict(
+            model_type="llama4_text",
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            intermediate_size_mlp=48,
+            attention_chunk_size=64,
+        ),
         OWN_MASKS,
     ),
     "gemma3-bidirectional": (
-        dict(model_type="gemma3_text", use_bidirectional_attention=True, **MIXED), "it was pretrained with attention that sees later tokens"
+        dict(model_type="gemma3_text", use_bidirectional_attention=True, **MIXED),
+        "it was pretrained with attention that sees later tokens",
     ),
 }  # fmt: skip
 
@@ -132,7 +142,10 @@ def test_a_decoder_whose_samples_change_each_other_is_refused(llama):
 
 @pytest.mark.parametrize("keyword", ["position_bias", "indices", "sinks"])
 def test_a_keyword_that_changes_what_attention_means_is_refused(llama, keyword):
-    replace_forward(llama.model.layers[1].self_attn, lambda original, *args, **kwargs: original(*args, **kwargs, **{keyword: torch.zeros(1)}))
+    replace_forward(
+        llama.model.layers[1].self_attn,
+        lambda original, *args, **kwargs: original(*args, **kwargs, **{keyword: torch.zeros(1)}),
+    )
     refused(llama, f"LlamaAttention asks its attention for {keyword}, which Bitune's attention does not know")
 
 
@@ -155,11 +168,15 @@ def test_angles_scaled_by_the_longest_sample_end_at_the_original_length(kind):
     rope = {**rope, "rope_theta": 10000.0, "original_max_position_embeddings": 16}
     torch.manual_seed(0)
     longest = 128 if kind == "longrope" else 16
-    decoder = tiny(family, rope_parameters=rope, max_position_embeddings=longest, original_max_position_embeddings=16, head_dim=8)
+    decoder = tiny(
+        family, rope_parameters=rope, max_position_embeddings=longest, original_max_position_embeddings=16, head_dim=8
+    )
     model = randomise(Bitune.build(decoder).eval())
     within, beyond = draw([(12, (4,)), (5, (3,))]), draw([(12, (5,)), (13, (5,))])
     close(model.answer_logits(within), three_pass.answer_logits(model, within))
-    with pytest.raises(ValueError, match="reaches 17 positions, but beyond 16 .* depends on the longest sample of a batch: drop"):
+    with pytest.raises(
+        ValueError, match="reaches 17 positions, but beyond 16 .* depends on the longest sample of a batch: drop"
+    ):
         model.answer_logits(beyond)
     with pytest.raises(ValueError, match="reaches 17 positions, but beyond 16 .* ask for fewer new tokens"):
         model.generate([within[0].prompt], max_new_tokens=6)
@@ -173,7 +190,9 @@ def test_a_table_of_positions_is_used_up_to_its_end(family, variant):
     within, beyond = draw([(12, (5,))]), draw([(12, (6,))])
     close(model.answer_logits(within), three_pass.answer_logits(model, within))
     assert len(model.generate([within[0].prompt], max_new_tokens=5, eos_token_id=None)[0]) == 5
-    with pytest.raises(ValueError, match="A sample reaches 17 positions, but this decoder's table of positions ends at 16: drop"):
+    with pytest.raises(
+        ValueError, match="A sample reaches 17 positions, but this decoder's table of positions ends at 16: drop"
+    ):
         model.loss(beyond)
     with pytest.raises(ValueError, match="with its new tokens reaches 17 positions, .* ask for fewer new tokens"):
         model.generate([within[0].prompt], max_new_tokens=6)

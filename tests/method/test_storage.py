@@ -7,11 +7,11 @@ import torch
 from decoders import build, draw, tiny
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
+from test_known_answers import close, flat
 
 from bitune_pl import VARIANTS, Bitune
 from bitune_pl.method import three_pass
 from bitune_pl.method.variants import Method
-from test_known_answers import close, flat
 
 
 @pytest.fixture
@@ -44,7 +44,9 @@ def round_trip(family, variant, adapter, tmp_path):
     torch.manual_seed(0)
     again = Bitune.from_pretrained(tmp_path / "model", tiny(family))
     assert (again.method, again.adapter, again.theta_init) == (model.method, model.adapter, model.theta_init)
-    assert {n for n, p in again.named_parameters() if p.requires_grad} == {n for n, p in model.named_parameters() if p.requires_grad}
+    assert {n for n, p in again.named_parameters() if p.requires_grad} == {
+        n for n, p in model.named_parameters() if p.requires_grad
+    }
     assert torch.equal(flat(again.answer_logits(draw())), flat(expected))
 
 
@@ -52,9 +54,15 @@ def test_the_folder_names_its_base(base, tmp_path):
     model = Bitune.build(fresh(base))
     model.save_pretrained(tmp_path / "model")
     assert torch.equal(
-        flat(Bitune.from_pretrained(tmp_path / "model", dtype=torch.float32).answer_logits(draw())), flat(model.eval().answer_logits(draw()))
+        flat(Bitune.from_pretrained(tmp_path / "model", dtype=torch.float32).answer_logits(draw())),
+        flat(model.eval().answer_logits(draw())),
     )
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["bidirectional", "bitune.json", "causal", "theta.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "bidirectional",
+        "bitune.json",
+        "causal",
+        "theta.safetensors",
+    ]
 
 
 def test_causal_weights_open_in_plain_peft(base, tmp_path):
@@ -81,7 +89,9 @@ def test_a_method_without_a_name_and_a_users_lora_come_back(base, tmp_path):
     assert torch.equal(flat(again.answer_logits(draw())), flat(model.eval().answer_logits(draw())))
 
 
-@pytest.mark.parametrize("part", ["bidirectional", "causal", "theta.safetensors", "bitune.json", "causal/adapter_model.safetensors"])
+@pytest.mark.parametrize(
+    "part", ["bidirectional", "causal", "theta.safetensors", "bitune.json", "causal/adapter_model.safetensors"]
+)
 def test_a_missing_part_is_named(base, tmp_path, part):
     Bitune.build(fresh(base)).save_pretrained(tmp_path / "model")
     path = tmp_path / "model" / part
