@@ -112,7 +112,13 @@ def _inject(decoder: PreTrainedModel, config: PeftConfig, name: str) -> set[str]
     """Add one PEFT adapter; returns the names of the parameters that PEFT would train."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Already found a `peft_config` attribute")
-        inject_adapter_in_model(config, decoder, adapter_name=name)
+        try:
+            inject_adapter_in_model(config, decoder, adapter_name=name)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"PEFT cannot put this adapter on what the decoder holds ({str(error).splitlines()[0].rstrip('.')}): name other "
+                "target_modules or choose another adapter."
+            ) from error
     for layer in tuners(decoder):
         layer.set_adapter([name])
     return {n for n, p in decoder.named_parameters() if p.requires_grad}

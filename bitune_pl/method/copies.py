@@ -24,7 +24,7 @@ class Copies(nn.Module):
 
     def forward(self, x: Tensor, *args, **kwargs):
         layer = self.copies[self._active_adapter[0]]
-        out = layer(x.to(layer.weight.dtype), *args, **kwargs)
+        out = layer(x.to(next(layer.parameters()).dtype), *args, **kwargs)
         return out.to(x.dtype) if isinstance(out, Tensor) else out
 
     @property
@@ -34,7 +34,7 @@ class Copies(nn.Module):
 
 @dataclass(frozen=True)
 class FullCopies:
-    """Train the linear layers of the blocks.
+    """Train the linear layers of the blocks, experts included.
 
     Args:
         target_modules: ends of the names of the layers to train, such as `["q_proj", "v_proj"]`; None for all.
@@ -59,12 +59,11 @@ class FullCopies:
             decoder.get_submodule(parent).register_module(child, Copies(decoder.get_submodule(key), name))
 
     def _trains(self, decoder: PreTrainedModel, key: str, module: nn.Module) -> bool:
-        if (
-            module is decoder.get_output_embeddings()
-            or isinstance(module, nn.Embedding)
-            or not hasattr(module, "weight")
-        ):
+        norm = (
+            "Norm" in type(module).__name__
+        )  # as transformers tells norms; those of each head have weights of two axes
+        if module is decoder.get_output_embeddings() or isinstance(module, nn.Embedding) or norm:
             return False
         ends = tuple(f".{end}" for end in self.target_modules or ())
-        matrix = isinstance(module.weight, torch.Tensor) and module.weight.ndim == 2
+        matrix = any(weight.ndim > 1 for weight in module.parameters(recurse=False))  # of three axes for experts
         return matrix and (not ends or f".{key}".endswith(ends))

@@ -74,6 +74,10 @@ MORE: dict[str, dict] = {
 
 ALL = FAMILIES | MORE
 
+DORA_ON_EXPERTS = {(family, "dora") for family in ("mixtral", "olmoe", "qwen3_moe")}
+"""PEFT has no DoRA for experts, which are parameters of three axes; with `NO_EXPERTS` they stay as pretrained."""
+NO_EXPERTS = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
 
 def tiny(family: str, **changes) -> PreTrainedModel:
     """A decoder of a family, in float32; `changes` go to its configuration."""

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from decoders import WINDOW, build, draw, tiny
+from decoders import DORA_ON_EXPERTS, NO_EXPERTS, WINDOW, build, draw, tiny
 from keep64 import Keep64
 from transformers import DynamicCache
 
@@ -160,10 +160,9 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(family, chunk):
     same(ours, theirs)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_one_pass_equals_three_passes_in_float64(family, variant, checkpointing):
-    model, samples = build(family, variant, dtype=torch.float64), draw([(13, (4,)), (7, (6,)), (2, (3,))])
+def equals_three_passes(model: Bitune, checkpointing: bool) -> None:
+    """In logits, loss and every gradient, in float64 throughout."""
+    samples = draw([(13, (4,)), (7, (6,)), (2, (3,))])
     with Keep64():
         expected = three_pass.answer_logits(model, samples)
         slow = three_pass.loss(model, samples)
@@ -176,6 +175,19 @@ def test_one_pass_equals_three_passes_in_float64(family, variant, checkpointing)
         ours = gradients(model, fast)
     assert fast.item() == pytest.approx(slow.item(), rel=1e-9)
     same(ours, theirs)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_pass_equals_three_passes_in_float64(family, variant, checkpointing):
+    equals_three_passes(build(family, variant, dtype=torch.float64), checkpointing)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
+@pytest.mark.parametrize("adapter", ["dora", "ia3", "full"])
+def test_every_adapter_equals_three_passes_in_float64(family, adapter, checkpointing):
+    settings = {"target_modules": NO_EXPERTS} if (family, adapter) in DORA_ON_EXPERTS else None
+    equals_three_passes(build(family, "bitune", adapter, dtype=torch.float64, adapter_settings=settings), checkpointing)
 
 
 def test_two_checkpointed_forwards_before_one_backward(family):
@@ -215,7 +227,7 @@ def test_which_weights_are_trained(family):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["mixtral", "olmoe", "qwen3_moe"])
 def test_experts_and_their_router_are_adapted(family):
-    """Though they are parameters of three axes and no linear layers: both weight sets train, each on its side of the split."""
+    """Though they are parameters of three axes and no linear layers."""
     model = build(family)
     for weights in ("causal", "bidirectional"):
         for part in ("gate.lora_A", "experts.lora_A", "experts.base_layer.lora_A"):

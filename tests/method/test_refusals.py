@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from decoders import MIXED, WINDOW, build, draw, from_settings, randomise, tiny
+from decoders import DORA_ON_EXPERTS, MIXED, WINDOW, build, draw, from_settings, randomise, tiny
 from test_known_answers import close
 
 from bitune_pl import Bitune
@@ -154,6 +154,14 @@ def test_a_decoder_that_hides_its_blocks_is_refused(llama):
     llama.get_decoder = lambda: llama
     assert inner._supports_flash_attn
     refused(llama, "does not tell the blocks from the output layer")
+
+
+@pytest.mark.parametrize("family, adapter", sorted(DORA_ON_EXPERTS))
+def test_an_adapter_that_peft_cannot_put_on_experts_is_refused(family, adapter):
+    with pytest.raises(
+        ValueError, match="PEFT cannot put this adapter on .*: name other target_modules or choose another adapter"
+    ):
+        build(family, "bitune", adapter)
 
 
 SCALED = {

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from decoders import build, draw, tiny
+from decoders import DORA_ON_EXPERTS, build, draw, tiny
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from test_known_answers import close, flat
@@ -29,6 +29,8 @@ def fresh(base):
 
 @pytest.mark.parametrize("adapter", ["lora", "dora", "ia3", "full", "none"])
 def test_the_same_logits_come_back(family, adapter, tmp_path):
+    if (family, adapter) in DORA_ON_EXPERTS:
+        pytest.skip("PEFT has no DoRA for experts")
     round_trip(family, "bitune", adapter, tmp_path)
 
 
