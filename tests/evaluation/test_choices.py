@@ -63,7 +63,8 @@ class Parrot:
 
 
 def test_generated_numbers_are_compared_and_silence_is_counted(opened):
-    said = {"2 + 1?": " 2 + 1 = 3. #### 3\nQuestion: 9?", "4 + 4?": " That is $8.00.", "1 + 1?": " #### 3", "5?": " no idea"}
+    right = {"2 + 1?": " 2 + 1 = 3. #### 3\nQuestion: 9?", "4 + 4?": " That is $8.00."}
+    said = right | {"1 + 1?": " #### 3", "5?": " no idea"}
     rows = [Example(q, (f" so #### {n}",), 0, q) for q, n in zip(said, (3, 8, 2, 5), strict=True)]
     score = evaluate(Parrot(opened.encoder, said), opened.encoder, "sums", rows, generated=True)
     assert (score.n, score.accuracy, score.without_number, score.per_character) == (4, 0.5, 1, None)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from tiny_base import CPU
 
-COMMON = ["--model.base_dtype", "float32", "--data.train_rows", "40", "--data.validation_rows", "7", "--trainer.max_steps", "3"]
+ROWS = ["--data.train_rows", "40", "--data.validation_rows", "7", "--trainer.max_steps", "3"]
+COMMON = ["--model.base_dtype", "float32", *ROWS]
 
 
 @pytest.mark.slow
@@ -25,5 +26,6 @@ def test_two_ranks_equal_one(tiny_base, tmp_path, weighting):  # noqa: F811
     (one, said_by_one), (two, said_by_two) = found
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-6, msg=name)
-    scores = [next(line for line in text.splitlines() if "validation after" in line) for text in (said_by_one, said_by_two)]
+    told = (said_by_one.splitlines(), said_by_two.splitlines())
+    scores = [next(line for line in lines if "validation after" in line) for lines in told]
     assert scores[0] == scores[1]
