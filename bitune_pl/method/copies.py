@@ -6,7 +6,6 @@ As in the published code the linear layers of attention and MLP are trained, emb
 import copy
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
