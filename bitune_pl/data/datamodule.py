@@ -15,6 +15,7 @@ from bitune_pl.data import sources
 from bitune_pl.data.batching import InOrder, Loader, Plan
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
+from bitune_pl.data.own import is_on_hub
 from bitune_pl.data.rows import Rows, encode
 from bitune_pl.data.sources import Loaded
 from bitune_pl.data.templates import Template
@@ -33,8 +34,11 @@ class BituneData(LightningDataModule):
     An update is `batch_size x trainer.accumulate_grad_batches x ranks` rows.
 
     Args:
-        source: a name of the table in `sources` (categories, sums, ultrafeedback, commonsense_qa, ...), or the path of
-            a `.jsonl` file with the fields `prompt` and `answer`.
+        source: a name of the table (categories, sums, ultrafeedback, commonsense_qa, ...), or your own data: the path
+            of a `.jsonl`, `.json`, `.csv` or `.parquet` file or of a folder written by `save_to_disk`, or `owner/name`
+            (`owner/name:configuration`) on the Hugging Face hub.
+        fields: which columns of your own data are which, where their names do not say it, such as
+            `{prompt: frage, answer: antwort}`; see `own` for the fields.
         root: folder with local copies of the data sets, `<root>/<source>/<split>.jsonl`; without it, the hub.
         validation_source: source or file to validate on, in place of the source's own validation part.
         template: prompt with named fields, such as "Question: {question}\\n\\nAnswer:", in place of the source's own.
@@ -55,6 +59,7 @@ class BituneData(LightningDataModule):
         source: str = "categories",
         root: str | None = None,
         validation_source: str | None = None,
+        fields: dict[str, str | list[str]] | None = None,
         template: str | None = None,
         base: str | None = None,
         max_length: int = 512,
@@ -65,11 +70,10 @@ class BituneData(LightningDataModule):
         validation_rows: int | None = None,
     ) -> None:
         super().__init__()
-        own = sources.find(source).template
         self.source, self.validation_source, self.root, self.base = source, validation_source or source, root, base
-        sources.find(self.validation_source)
-        self.has_own_template = template is not None
-        self.template = own if template is None else Template(template, own.answer, own.choice)
+        sources.check(source, fields)
+        sources.check(self.validation_source)
+        self.fields, self.prompt_template = fields, template and Template(template).prompt
         self.max_length, self.batch_size, self.seed, self.num_workers = max_length, batch_size, seed, num_workers
         self.limits = {"train": train_rows, "validation": validation_rows, "test": validation_rows}
         self.tokenizer: PreTrainedTokenizerBase | None = None
@@ -86,13 +90,18 @@ class BituneData(LightningDataModule):
             raise ValueError(f"The data needs the tokenizer of its base ({self.base}): set BituneData.tokenizer first.")
         return Encoder(tokenizer, self.max_length)
 
+    @cached_property
+    def template(self) -> Template:
+        """How prompts and answers of the training rows read."""
+        return sources.find(self.source, self.fields, self.prompt_template).template
+
     def examples(self, part: str) -> list[Example]:
         """The rows of a part as text, before any is dropped for its length."""
         return self._load(part).examples
 
     def prepare_data(self) -> None:
         """Let one process fetch what comes from the hub; nothing is kept, as other ranks would not have it."""
-        if self.root is None and any(sources.find(name).hub for name in (self.source, self.validation_source)):
+        if any(self._is_on_hub(name) for name in (self.source, self.validation_source)):
             for part in _PARTS[self.trainer.state.fn]:
                 self._load(part)
 
@@ -129,15 +138,19 @@ class BituneData(LightningDataModule):
 
     def _has_validation(self) -> bool:
         """A user's own file of a few rows is all trained on."""
-        if self._has_own_validation or sources.holds_out(self.source):
+        if self._has_own_validation or sources.holds_out(self.source, self.fields):
             return True
         rank_zero_info(f"{self.source} is too small to hold rows out for validation; give data.validation_source.")
         return False
 
+    def _is_on_hub(self, name: str) -> bool:
+        return self.root is None and bool(sources.SOURCES[name].hub) if name in sources.SOURCES else is_on_hub(name)
+
     def _load(self, part: str) -> Loaded:
         name = self.source if part == "train" else self.validation_source
-        template = self.template if name == self.source or self.has_own_template else None
-        return sources.load(name, part, self.root, template, self.limits[part], whole=self._has_own_validation)
+        names = self.fields if name not in sources.SOURCES else None
+        limit, whole = self.limits[part], self._has_own_validation
+        return sources.load(name, part, self.root, self.prompt_template, limit, whole, names)
 
     def _encoded(self, part: str) -> Rows:
         loaded = self._load(part)
