@@ -97,13 +97,30 @@ class BituneData(LightningDataModule):
 
     def examples(self, part: str) -> list[Example]:
         """The rows of a part as text, before any is dropped for its length."""
-        return self._load(part).examples
+        return self.load(part).examples
+
+    def load(self, part: str, broken: list[str] | None = None) -> Loaded:
+        """The rows of a part as text, and those left out; `broken` takes the errors of single rows."""
+        name, limit = self.name(part), self.limits[part]
+        whole, names = self._has_own_validation, self._names(name)
+        return sources.load(name, part, self.root, self.prompt_template, limit, whole, names, broken)
+
+    def name(self, part: str) -> str:
+        """The source of a part."""
+        return self.source if part == "train" else self.validation_source
+
+    def parts(self) -> list[str]:
+        """The parts that there are, each rows of its own."""
+        trained, evaluated = (sources.find(name, self._names(name)) for name in (self.source, self.validation_source))
+        parts = ["train"] if trained.splits.train else []
+        parts += ["validation"] if self._has_validation() else []
+        return parts + (["test"] if evaluated.splits.test != evaluated.splits.validation else [])
 
     def prepare_data(self) -> None:
         """Let one process fetch what comes from the hub; nothing is kept, as other ranks would not have it."""
         if any(self._is_on_hub(name) for name in (self.source, self.validation_source)):
             for part in _PARTS[self.trainer.state.fn]:
-                self._load(part)
+                self.load(part)
 
     def setup(self, stage: str) -> None:
         """Read and encode the parts of a stage, each once."""
@@ -143,20 +160,18 @@ class BituneData(LightningDataModule):
         rank_zero_info(f"{self.source} is too small to hold rows out for validation; give data.validation_source.")
         return False
 
+    def _names(self, name: str) -> dict[str, str | list[str]] | None:
+        """The columns that the user named; those of the table's sources are known."""
+        return None if name in sources.SOURCES else self.fields
+
     def _is_on_hub(self, name: str) -> bool:
         return self.root is None and bool(sources.SOURCES[name].hub) if name in sources.SOURCES else is_on_hub(name)
 
-    def _load(self, part: str) -> Loaded:
-        name = self.source if part == "train" else self.validation_source
-        names = self.fields if name not in sources.SOURCES else None
-        limit, whole = self.limits[part], self._has_own_validation
-        return sources.load(name, part, self.root, self.prompt_template, limit, whole, names)
-
     def _encoded(self, part: str) -> Rows:
-        loaded = self._load(part)
+        loaded = self.load(part)
         rows, too_long = encode(self.encoder, loaded.examples, with_choices=part != "train")
         dropped = loaded.dropped + too_long
-        name = self.source if part == "train" else self.validation_source
+        name = self.name(part)
         summary = sources.summary(len(rows) + len(dropped), dropped)
         if not len(rows):
             raise ValueError(f"{name} ({part}): no usable rows ({summary}).")

@@ -105,11 +105,16 @@ def holds_out(name: str, names: Names | None = None) -> bool:
 
 def summary(rows: int, dropped: list[Dropped]) -> str:
     """ "3 of 5: 2 longer than 512 tokens, first train.jsonl line 2": kept rows, and the others by reason."""
-    first: dict[str, list[str]] = {}
+    said = "; ".join(reasons(dropped))
+    return f"{rows - len(dropped)} of {rows}" + (f": {said}" if said else "")
+
+
+def reasons(dropped: list[Dropped]) -> list[str]:
+    """ "2 longer than 512 tokens, first train.jsonl line 2", for each reason."""
+    places: dict[str, list[str]] = {}
     for row in dropped:
-        first.setdefault(row.reason, []).append(row.where)
-    reasons = [f"{len(places)} {reason}, first {places[0]}" for reason, places in first.items()]
-    return ": ".join([f"{rows - len(dropped)} of {rows}", *(["; ".join(reasons)] if reasons else [])])
+        places.setdefault(row.reason, []).append(row.where)
+    return [f"{len(where)} {reason}, first {where[0]}" for reason, where in places.items()]
 
 
 def _rows(name: str, source: Source, split: str, root: str | Path | None) -> Iterator[Row]:
