@@ -1,6 +1,7 @@
 """BituneData: a source, encoded and batched, as Lightning wants it.
 
-Everything it does is done elsewhere: `sources` reads, `encoding` makes ids, `batching` decides on updates. It does not
+Everything it does is done elsewhere: `sources` reads, `encoding` makes ids, `cache` keeps them, `batching` decides on
+updates. It does not
 load a tokenizer, since that belongs to the base: it takes the one it is given, or the training module's.
 """
 
@@ -11,12 +12,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from transformers import PreTrainedTokenizerBase
 
-from bitune_pl.data import sources
+from bitune_pl.data import cache, sources
 from bitune_pl.data.batching import InOrder, Loader, Plan
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
-from bitune_pl.data.own import is_on_hub
-from bitune_pl.data.rows import Rows, encode
+from bitune_pl.data.rows import Rows
 from bitune_pl.data.sources import Loaded
 from bitune_pl.data.templates import Template
 
@@ -117,16 +117,16 @@ class BituneData(LightningDataModule):
         return parts + (["test"] if evaluated.splits.test != evaluated.splits.validation else [])
 
     def prepare_data(self) -> None:
-        """Let one process fetch what comes from the hub; nothing is kept, as other ranks would not have it."""
-        if any(self._is_on_hub(name) for name in (self.source, self.validation_source)):
-            for part in _PARTS[self.trainer.state.fn]:
-                self.load(part)
+        """Let one process fetch and tokenise for all; they find it in the caches, as nothing is kept here."""
+        if self.trainer.world_size > 1:
+            for part in self._needed(self.trainer.state.fn):
+                self._encode(part)
 
     def setup(self, stage: str) -> None:
         """Read and encode the parts of a stage, each once."""
-        for part in _PARTS[TrainerFn(stage)]:
-            if part not in self.rows and (part == "train" or self._has_validation()):
-                self.rows[part] = self._encoded(part)
+        for part in self._needed(TrainerFn(stage)):
+            if part not in self.rows:
+                self.rows[part] = self._encode(part, log=True)
 
     def train_dataloader(self) -> Loader:
         trainer = self.trainer
@@ -164,19 +164,20 @@ class BituneData(LightningDataModule):
         """The columns that the user named; those of the table's sources are known."""
         return None if name in sources.SOURCES else self.fields
 
-    def _is_on_hub(self, name: str) -> bool:
-        return self.root is None and bool(sources.SOURCES[name].hub) if name in sources.SOURCES else is_on_hub(name)
+    def _needed(self, stage: TrainerFn) -> list[str]:
+        return [part for part in _PARTS[stage] if part == "train" or self._has_validation()]
 
-    def _encoded(self, part: str) -> Rows:
+    def _encode(self, part: str, log: bool = False) -> Rows:
         loaded = self.load(part)
-        rows, too_long = encode(self.encoder, loaded.examples, with_choices=part != "train")
-        dropped = loaded.dropped + too_long
-        name = self.name(part)
-        summary = sources.summary(len(rows) + len(dropped), dropped)
-        if not len(rows):
-            raise ValueError(f"{name} ({part}): no usable rows ({summary}).")
-        rank_zero_info(f"{name} ({part}), rows kept: {summary}")
-        return rows
+        encoded = cache.encode(self.encoder, loaded.examples, with_choices=part != "train")
+        dropped = loaded.dropped + encoded.dropped
+        summary = sources.summary(len(encoded.rows) + len(dropped), dropped)
+        if not len(encoded.rows):
+            raise ValueError(f"{self.name(part)} ({part}): no usable rows ({summary}).")
+        if log:
+            remark = f" ({encoded.remark})" if encoded.remark else ""
+            rank_zero_info(f"{self.name(part)} ({part}), rows kept: {summary}{remark}")
+        return encoded.rows
 
 
 def _check(max_length: int, limits: dict[str, int | None]) -> None:
