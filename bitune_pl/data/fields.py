@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Content:
-    """What a row says: fields for the template, the answer or all choices, and which of them is right."""
+    """What a row says: fields for the template, the answer or all choices, and which of them is right.
+
+    `choices` are listed in the prompt of a row whose answer is not simply one of them.
+    """
 
     fields: dict[str, str]
     answers: tuple[str, ...]
     gold: int | None = 0
     is_question: bool = False
+    choices: tuple[str, ...] = ()
 
 
 class Unusable(Exception):

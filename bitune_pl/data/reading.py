@@ -40,7 +40,7 @@ def hub_splits(repository: str, config: str | None) -> list[str]:
         raise unreachable(f"The data set {repository}", error, "check its name, or give the path of a file") from None
 
 
-def local(root: Path, folder: str, split: str, repository: str) -> Iterator[Row]:
+def local(root: Path, folder: str, split: str, repository: str | None) -> Iterator[Row]:
     """Rows of `<root>/<folder>/<split>.jsonl`, a local copy with the hub's fields.
 
     Raises:
@@ -49,8 +49,12 @@ def local(root: Path, folder: str, split: str, repository: str) -> Iterator[Row]
     path = root / folder / f"{split}.jsonl"
     if not path.is_file():
         raise FileNotFoundError(
-            f"There is no file {path}; data.root must be a folder that holds {folder}/{split}.jsonl, a local copy of "
-            f"{repository}, or be left out to take it from the Hugging Face hub."
+            f"There is no file {path}; data.root must be a folder that holds {folder}/{split}.jsonl"
+            + (
+                f", a local copy of {repository}, or be left out to take it from the Hugging Face hub."
+                if repository
+                else "."
+            )
         )
     yield from jsonl(path, f"{folder}/{split}.jsonl")
 

@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 from bitune_pl.data import own, reading
+from bitune_pl.data.chain_of_thought import unworked
 from bitune_pl.data.example import Dropped, Example
-from bitune_pl.data.fields import NoGold, Unusable
+from bitune_pl.data.fields import Content, NoGold, Unusable
 from bitune_pl.data.files import FORMATS, Row
 from bitune_pl.data.own import Names
 from bitune_pl.data.table import SOURCES, Source
@@ -52,15 +53,13 @@ def load(
         FileNotFoundError, ConnectionError: if the data is not there; one sentence says what to do.
     """
     source = find(name, names, template)
-    split = getattr(source.splits, part)
-    if split is None:
-        raise ValueError(f"{name} has no {part} part: it is only evaluated on.")
-    rows = _rows(name, source, split, root)
-    rows = islice(rows if whole and source.own else _part(source, part, rows), limit)
+    if part == "test" and source.tested_on:
+        name, source = source.tested_on, _tested(source)
+    rows = islice(_rows(name, source, part, root, whole), limit)
     examples, dropped = [], []
     for where, row in rows:
         try:
-            result = _example(source, split, name, where, row)
+            result = _example(source, part, name, where, row)
         except ValueError as error:
             if broken is None:
                 raise
@@ -117,7 +116,34 @@ def reasons(dropped: list[Dropped]) -> list[str]:
     return [f"{len(where)} {reason}, first {where[0]}" for reason, where in places.items()]
 
 
-def _rows(name: str, source: Source, split: str, root: str | Path | None) -> Iterator[Row]:
+def contents(name: str, part: str, root: str | Path | None = None) -> Iterator[tuple[str, Content]]:
+    """What the rows of a part say, before any template; rows that cannot be used are left out.
+
+    Raises:
+        ValueError, FileNotFoundError, ConnectionError: as `load`.
+    """
+    source = find(name)
+    for where, row in _rows(name, source, part, root):
+        said = _content(source, part, name, where, row)
+        if not isinstance(said, Dropped):
+            yield where, said
+
+
+def _tested(source: Source) -> Source:
+    """The source that a set of worked answers is tested on, its rows read as questions to work out."""
+    asked = SOURCES[source.tested_on]
+    return replace(asked, read=lambda row: unworked(asked.read(row)), template=source.template)
+
+
+def _rows(name: str, source: Source, part: str, root: str | Path | None, whole: bool = False) -> Iterator[Row]:
+    split = getattr(source.splits, part)
+    if split is None:
+        raise ValueError(f"{name} has no {part} part: it is only evaluated on.")
+    rows = _split(name, source, split, root)
+    return iter(rows if whole and source.own else _part(source, part, rows))
+
+
+def _split(name: str, source: Source, split: str, root: str | Path | None) -> Iterator[Row]:
     if source.own is not None:
         return source.own(split)
     if source.make is not None:
@@ -125,6 +151,8 @@ def _rows(name: str, source: Source, split: str, root: str | Path | None) -> Ite
     if root is not None:
         return reading.local(Path(root), name, split, source.hub)
     remedy = f"set data.root to a folder that holds {name}/{split}.jsonl"
+    if source.hub is None:
+        raise FileNotFoundError(f"{name} is not on the Hugging Face hub: {remedy}, as `bitune distill` writes it.")
     return reading.hub(source.hub, source.config, split, remedy)
 
 
@@ -133,30 +161,35 @@ def _part(source: Source, part: str, rows: Iterator[Row]) -> Iterable[Row]:
     if not source.held_out or getattr(source.splits, part) != source.splits.train:
         return rows
     every = list(rows)
-    tenth = source.own or len(every) <= source.held_out
+    tenth = source.own or source.tested_on or len(every) <= source.held_out
     border = len(every) - (min(source.held_out, len(every) // 10) if tenth else source.held_out)
     return every[:border] if part == "train" else every[border:]
 
 
-def _example(source: Source, split: str, name: str, where: str, row: dict | ValueError) -> Example | Dropped:
+def _example(source: Source, part: str, name: str, where: str, row: dict | ValueError) -> Example | Dropped:
+    said, template = _content(source, part, name, where, row), source.template
+    if isinstance(said, Dropped):
+        return said
+    choices = said.choices or (said.answers if said.is_question else ())
+    prompt = template.fill_choices(said.fields, choices, where) if choices else template.fill(said.fields, where)
+    answers = tuple(_answer(template, text, i, where) for i, text in enumerate(said.answers))
+    return Example(prompt, answers, said.gold, where)
+
+
+def _content(source: Source, part: str, name: str, where: str, row: dict | ValueError) -> Content | Dropped:
     if isinstance(row, ValueError):
         raise row
-    template = source.template
     try:
-        said = source.read(row)
+        return source.read(row)
     except Unusable as reason:
         return Dropped(where, str(reason))
     except NoGold as what:
+        split = getattr(source.splits, part)
         raise ValueError(
             f"{where}: no right answer in split '{split}' of {name} ({what}), so it can neither be learned nor scored."
         ) from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{where}: this is no row of {name} ({_complaint(error, row)}).") from None
-    fill = template.fill_choices if said.is_question else template.fill
-    prompt = fill(said.fields, *([said.answers] if said.is_question else []), where)
-    return Example(
-        prompt, tuple(_answer(template, text, i, where) for i, text in enumerate(said.answers)), said.gold, where
-    )
 
 
 def _answer(template: Template, text: str, index: int, where: str) -> str:
