@@ -13,9 +13,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from transformers import PreTrainedTokenizerBase
 
 from bitune_pl.data import cache, sources
-from bitune_pl.data.batching import InOrder, Loader, Plan
+from bitune_pl.data.batching import InOrder, Loader
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
+from bitune_pl.data.plan import Plan
 from bitune_pl.data.rows import Rows
 from bitune_pl.data.sources import Loaded
 from bitune_pl.data.templates import Template
@@ -45,6 +46,8 @@ class BituneData(LightningDataModule):
         base: name of the base, for messages.
         max_length: longest row in tokens (prompt, answer, end); longer ones are dropped and counted.
         batch_size: rows of a micro-batch.
+        batch_tokens: most tokens of a micro-batch (prompts, answers, ends), in place of a number of rows: an update is
+            then as many rows as fit into `trainer.accumulate_grad_batches x ranks` of them.
         seed: of the order of the rows.
         num_workers: processes that make batches; 0 is best unless rows are very long.
         train_rows: only the first so many rows are trained on.
@@ -64,6 +67,7 @@ class BituneData(LightningDataModule):
         base: str | None = None,
         max_length: int = 512,
         batch_size: int = 10,
+        batch_tokens: int | None = None,
         seed: int = 42,
         num_workers: int = 0,
         train_rows: int | None = None,
@@ -74,12 +78,13 @@ class BituneData(LightningDataModule):
         sources.check(source, fields)
         sources.check(self.validation_source)
         self.fields, self.prompt_template = fields, template and Template(template).prompt
-        self.max_length, self.batch_size, self.seed, self.num_workers = max_length, batch_size, seed, num_workers
+        self.max_length, self.batch_size, self.batch_tokens = max_length, batch_size, batch_tokens
+        self.seed, self.num_workers = seed, num_workers
         self.limits = {"train": train_rows, "validation": validation_rows, "test": validation_rows}
         self.tokenizer: PreTrainedTokenizerBase | None = None
         self.rows: dict[str, Rows] = {}
         self.allow_zero_length_dataloader_with_multiple_devices = True  # more ranks than validation rows
-        Plan(batch_size)
+        Plan(batch_size, batch_tokens=batch_tokens)
         _check(max_length, self.limits)
 
     @cached_property
@@ -130,7 +135,8 @@ class BituneData(LightningDataModule):
 
     def train_dataloader(self) -> Loader:
         trainer = self.trainer
-        plan = Plan(self.batch_size, trainer.accumulate_grad_batches, trainer.world_size, self.seed)
+        ranks, steps = trainer.world_size, trainer.accumulate_grad_batches
+        plan = Plan(self.batch_size, steps, ranks, self.seed, self.batch_tokens)
         return Loader(self.rows["train"], plan, trainer.global_rank, self.num_workers)
 
     def val_dataloader(self) -> InOrder | list:
