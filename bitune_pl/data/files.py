@@ -80,7 +80,7 @@ def _cells(reader, name: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise ValueError(f"{where}: this row is not CSV ({error}); is a quotation mark left open?") from None
+            raise ValueError(f"{where}: this row is not CSV ({error}); check its quotation marks.") from None
         if not cells:
             continue
         if columns is None:

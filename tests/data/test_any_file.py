@@ -28,7 +28,7 @@ def encoded(encoder, path):
 
 
 def is_a_sentence(error: Exception, path) -> bool:
-    return path.name in str(error) and str(error).rstrip()[-1] in ".)" and "\n" not in str(error)
+    return path.name in str(error) and str(error).rstrip()[-1] == "." and "\n" not in str(error)
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ def test_chats_that_are_no_single_turn(tmp_path):
     ("name", "text", "message"),
     [
         ("t.csv", 'prompt,answer\na,b\n\n"x\ny",z\na,b,c\n', "t.csv line 6: this row has 3 cells, the header has 2"),
-        ("t.csv", 'prompt,answer\na,b\n"a,b\n', "t.csv line 3: this row is not CSV .*quotation mark"),
+        ("t.csv", 'prompt,answer\na,b\n"a,b\n', "t.csv line 3: this row is not CSV .*check its quotation marks"),
         ("t.csv", b"prompt,answer\na,b\na,\xff\n", "t.csv line 3: this is not UTF-8 text"),
         ("t.json", '[{"prompt": "a", "answer": "b"},\n\n {"prompt": }]', "t.json line 3: this row is not JSON"),
         ("t.json", '[{"prompt": "a", "answer": "b"},\n 7]', "t.json line 2: a row is an object"),
