@@ -14,7 +14,7 @@ at most 1000, is the validation part, unless there is a split of that name.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -82,9 +82,8 @@ def _open(name: str) -> tuple[Splits, Callable[[str], Iterator[Row]]]:
     if _is_file(name):
         return Splits("train", "train", "train"), lambda split: files.read(Path(name))
     repository, _, config = name.partition(":")
-    splits = _serve(name, reading.hub_splits(repository, config or None))
-    remedy = "give the path of a local copy"
-    return splits, lambda split: reading.hub(repository, config or None, split, remedy)
+    parts = reading.whole_hub(repository, config or None)
+    return _serve(name, list(parts)), partial(_rows, repository, parts)
 
 
 def _open_folder(name: str) -> tuple[Splits, Callable[[str], Iterator[Row]]]:
@@ -98,12 +97,11 @@ def _open_folder(name: str) -> tuple[Splits, Callable[[str], Iterator[Row]]]:
             f"give such a folder, or a file that ends in {', '.join(files.FORMATS)}."
         ) from None
     parts = found if isinstance(found, dict) else {"train": found}
-    folder = Path(name).name
+    return _serve(name, list(parts)), partial(_rows, Path(name).name, parts)
 
-    def rows(split: str) -> Iterator[Row]:
-        return ((f"{folder} {split} row {i}", row) for i, row in enumerate(parts[split], start=1))
 
-    return _serve(name, list(parts)), rows
+def _rows(name: str, parts: Mapping[str, Iterable[dict]], split: str) -> Iterator[Row]:
+    return ((f"{name} {split} row {i}", row) for i, row in enumerate(parts[split], start=1))
 
 
 def _serve(name: str, present: list[str]) -> Splits:

@@ -4,7 +4,7 @@ What cannot be read as a row is an error in its place, with file and line: who t
 goes on. The formats of files are in `files`, what the fields of a row mean is in `fields`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from bitune_pl.data.files import Row, jsonl
@@ -26,8 +26,8 @@ def hub(repository: str, config: str | None, split: str, remedy: str) -> Iterato
         yield f"{repository} {split} row {number}", row
 
 
-def hub_splits(repository: str, config: str | None) -> list[str]:
-    """Names of the splits of a data set on the hub.
+def whole_hub(repository: str, config: str | None) -> Mapping[str, Iterable[dict]]:
+    """All splits of a data set on the hub (or in the hub's local cache), by name.
 
     Raises:
         ConnectionError: if it cannot be had.
@@ -35,7 +35,7 @@ def hub_splits(repository: str, config: str | None) -> list[str]:
     import datasets
 
     try:
-        return datasets.get_dataset_split_names(repository, config)
+        return datasets.load_dataset(repository, config)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise unreachable(f"The data set {repository}", error, "check its name, or give the path of a file") from None
 

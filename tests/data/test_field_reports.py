@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -134,6 +135,26 @@ class TestJ05:
         for stage in ("fit", "test"):
             data.setup(stage)
         assert all(len(rows) == 1 for rows in data.rows.values())
+
+    def test_data_in_the_cache_of_the_hub(self, tmp_path, monkeypatch):
+        import datasets
+
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+        for repository, row in {
+            "baber/piqa": {"goal": "Boil", "sol1": "x", "sol2": "y", "label": 1},
+            "some/things": {"prompt": "a", "answer": "b"},
+        }.items():
+            (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n")
+            made = datasets.load_dataset("json", data_files={"train": str(tmp_path / "t.jsonl")})
+            folder = Path(made["train"].cache_files[0]["filename"]).parent
+            owner, name = repository.split("/")
+            cached = tmp_path / "cache" / f"{owner}___{name}" / "default" / "0.0.0" / ("a" * 40)
+            shutil.copytree(folder, cached)
+            (cached / "json-train.arrow").rename(cached / f"{name}-train.arrow")
+            info = cached / "dataset_info.json"
+            info.write_text(json.dumps(json.loads(info.read_text()) | {"dataset_name": name}))
+        assert load("piqa", "train").examples[0].where == "baber/piqa train row 1"
+        assert load("some/things", "train", whole=True).examples[0].where == "some/things train row 1"
 
     def test_data_that_is_not_there(self):
         with pytest.raises(ConnectionError, match="'train' of baber/piqa .*data.root to a folder .*piqa/train.jsonl"):

@@ -77,17 +77,17 @@ def test_a_folder_with_splits(tmp_path):
 
 def test_a_data_set_of_the_hub(monkeypatch):
     asked = []
-    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *a: asked.append(a) or ["train", "dev"])
-    monkeypatch.setattr(datasets, "load_dataset", lambda *a, split: asked.append((*a, split)) or ROWS)
-    assert load("someone/things:small", "validation").examples[0].where == "someone/things dev row 1"
-    assert asked[0] == ("someone/things", "small") and asked[-1] == ("someone/things", "small", "dev")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a: asked.append(a) or {"train": ROWS, "dev": ROWS[:2]})
+    assert load("someone/things:small", "validation").examples[1].where == "someone/things dev row 2"
+    assert load("someone/things", "test").examples[1].where == "someone/things dev row 2"
+    assert asked == [("someone/things", "small"), ("someone/things", None)]
 
 
 def test_a_data_set_of_the_hub_out_of_reach(monkeypatch):
     def offline(*args, **kwargs):
         raise datasets.exceptions.DatasetNotFoundError("Dataset 'a/b' doesn't exist on the Hub or cannot be accessed.")
 
-    monkeypatch.setattr(datasets, "get_dataset_split_names", offline)
+    monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(ConnectionError, match=r"a/b could not be had .* connect to the network, or check its name"):
         load("a/b", "train")
 
