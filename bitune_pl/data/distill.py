@@ -183,7 +183,9 @@ def _key(variable: str) -> str:
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(prog="bitune distill", description=__doc__, exit_on_error=False, allow_abbrev=False)
+    parser = ArgumentParser(
+        prog="bitune distill", description=__doc__.split("\n\n")[2], exit_on_error=False, allow_abbrev=False
+    )
     parser.add_argument("--data.source", required=True, help=f"what to ask: {', '.join(TASKS)}")
     parser.add_argument("--data.root", type=str | None, help="local copies of the data sets; without it, the hub")
     parser.add_argument("--teacher", required=True, help="name of the model on the server")

@@ -32,9 +32,9 @@ class Source:
         hub: repository on the hub, None for what exists only here; `config` is the hub's configuration name.
         held_out: that many last rows of the train split are its validation part instead (the last tenth of a copy that
             has no more rows than this; the last tenth, at most so many, of a user's own data and of worked answers).
-        generated: scored by the generated answer, not by choosing.
-        tested_on: the source whose test part is this one's; only for chain of thought, whose answers end in a final
-            one (`chain_of_thought.final_answer`) that the other source knows.
+        generated: scored by the number at the end of the generated answer, not by choosing.
+        tested_on: the source whose test part is this one's; only for chain of thought, which is scored by the letter or
+            number that `chain_of_thought.final_answer` finds in the generated answer.
         make: makes the rows of a part; only for embedded sets.
         own: reads the rows of a split of a user's own data.
     """
@@ -59,7 +59,7 @@ _WITHOUT_VALIDATION = Splits("train", "test", "test")
 def _thought(task: str, read: Callable[[dict], Content]) -> Source:
     """Worked answers: the last tenth, at most 200, is held out, and the test part is that of the task itself."""
     template = chain_of_thought.TASKS[task].student
-    return Source(read, template, splits=HELD_OUT, held_out=200, generated=True, tested_on=task)
+    return Source(read, template, splits=HELD_OUT, held_out=200, tested_on=task)
 
 
 SOURCES: dict[str, Source] = {
