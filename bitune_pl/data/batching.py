@@ -1,24 +1,19 @@
-"""Batching: which rows are learned in which update, by which rank, in which micro-batch.
+"""Batching: from a plan to batches, and how far they have been handed out.
 
-An update is `batch_size x accumulate x world_size` rows; the last one of an epoch takes what is left. Its rows are
-dealt to ranks and micro-batches as evenly as they go, so that every rank makes the same number of steps and no row is
-lost or repeated. Each micro-batch carries the answers and answer tokens of its whole update, the loss's denominators.
-
-    update 1                          update 2 (what is left)
-    [ rank 0: a b | c d ]             [ rank 0: i | j ]
-    [ rank 1: e f | g h ]             [ rank 1: k | l ]        batch_size 2, accumulate 2, world_size 2, 12 rows
-
-The order depends on (seed, epoch) alone. `Loader` hands the batches out and remembers how far it came.
+Which rows are learned in which update is decided in `plan`. Each micro-batch carries the answers and answer tokens of
+its whole update, the loss's denominators. `Loader` hands the batches of a rank out, epoch after epoch, and can be
+stopped and resumed anywhere; `InOrder` is for validation.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from bitune_pl.data.plan import MicroBatch, Plan
 from bitune_pl.data.rows import Rows
 from bitune_pl.sample import Sample
 
@@ -59,62 +54,6 @@ class Batch:
         return Batch(
             list(map(moved, self.samples)), list(map(moved, self.choices)), self.golds, self.answers, self.tokens
         )
-
-
-class MicroBatch(NamedTuple):
-    """Rows of a micro-batch, by number, and the answers and answer tokens of its whole update."""
-
-    rows: np.ndarray
-    answers: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How rows become updates.
-
-    Args:
-        batch_size: rows of a micro-batch. One may have one more where the rows of an update do not divide evenly.
-        accumulate: micro-batches that a rank adds up before an update.
-        world_size: number of ranks.
-        seed: of the order.
-
-    Raises:
-        ValueError: if one of the numbers is below 1.
-    """
-
-    batch_size: int
-    accumulate: int = 1
-    world_size: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulate", "world_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1, not {getattr(self, name)}.")
-
-    def updates(self, rows: int, epoch: int) -> list[np.ndarray]:
-        """The rows of each update of an epoch, for all ranks together."""
-        if rows < self.world_size:
-            raise ValueError(f"There are {rows} rows for {self.world_size} ranks: each rank needs at least one.")
-        size = self.batch_size * self.accumulate * self.world_size
-        order = np.random.default_rng([self.seed, epoch]).permutation(rows)
-        starts = list(range(size, rows, size))
-        if starts and rows - starts[-1] < self.world_size:
-            starts.pop()  # too few for every rank: they join the update before
-        return np.split(order, starts)
-
-    def epoch(self, answer_tokens: np.ndarray, epoch: int, rank: int) -> list[MicroBatch]:
-        """What a rank does in an epoch."""
-        return [
-            MicroBatch(rows, len(update), int(answer_tokens[update].sum()))
-            for update in self.updates(len(answer_tokens), epoch)
-            for rows in self._micro_batches(update, rank)
-        ]
-
-    def _micro_batches(self, update: np.ndarray, rank: int) -> list[np.ndarray]:
-        steps = -(-(len(update) // self.world_size) // self.batch_size)
-        return np.array_split(np.array_split(update, self.world_size)[rank], steps)
 
 
 class Assembler:
@@ -170,7 +109,8 @@ class Loader:
         self.rows, self.plan, self.rank, self.num_workers = rows, plan, rank, num_workers
         self.current_epoch, self.handed_out = 0, 0
         self.go_on_from: tuple[int, int] | None = None
-        self.steps = len(plan.epoch(rows.answer_tokens, 0, rank))
+        self.lengths, self.answer_tokens = rows.lengths, rows.answer_tokens
+        self.steps = len(self._planned(0))
 
     @property
     def sampler(self) -> "Loader":
@@ -189,25 +129,28 @@ class Loader:
         epoch, skipped = self.go_on_from or (None, 0)
         self.go_on_from = None
         self.handed_out = skipped if epoch == self.current_epoch and skipped < self.steps else 0
-        batches = self.plan.epoch(self.rows.answer_tokens, self.current_epoch, self.rank)
-        for batch in assemble(self.rows, batches[self.handed_out :], self.num_workers):
+        batches = self._planned(self.current_epoch)[self.handed_out :]
+        for batch in assemble(self.rows, batches, self.num_workers):
             self.handed_out += 1
             yield batch
+
+    def _planned(self, epoch: int) -> list[MicroBatch]:
+        return self.plan.epoch(self.lengths, self.answer_tokens, epoch, self.rank)
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.current_epoch, "handed_out": self.handed_out, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, now in self._identity().items():
-            if state[name] != now:
+            if state.get(name) != now:
                 raise ValueError(
-                    f"The checkpoint was trained with {name} {state[name]}, this run has {now}: go on with the same "
-                    "data and batches, or start a new run."
+                    f"The checkpoint was trained with {name} {state.get(name)}, this run has {now}: go on with the "
+                    "same data and batches, or start a new run."
                 )
         self.go_on_from = state["epoch"], state["handed_out"]
 
-    def _identity(self) -> dict[str, int]:
-        tokens = self.rows.answer_tokens
+    def _identity(self) -> dict[str, int | None]:
+        tokens = self.answer_tokens
         return {**asdict(self.plan), "number of rows": len(tokens), "number of answer tokens": int(tokens.sum())}
 
 

@@ -1,6 +1,7 @@
 """BituneData: a source, encoded and batched, as Lightning wants it.
 
-Everything it does is done elsewhere: `sources` reads, `encoding` makes ids, `batching` decides on updates. It does not
+Everything it does is done elsewhere: `sources` reads, `encoding` makes ids, `cache` keeps them, `batching` decides on
+updates. It does not
 load a tokenizer, since that belongs to the base: it takes the one it is given, or the training module's.
 """
 
@@ -11,11 +12,12 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from transformers import PreTrainedTokenizerBase
 
-from bitune_pl.data import sources
-from bitune_pl.data.batching import InOrder, Loader, Plan
+from bitune_pl.data import cache, sources
+from bitune_pl.data.batching import InOrder, Loader
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
-from bitune_pl.data.rows import Rows, encode
+from bitune_pl.data.plan import Plan
+from bitune_pl.data.rows import Rows
 from bitune_pl.data.sources import Loaded
 from bitune_pl.data.templates import Template
 
@@ -33,14 +35,19 @@ class BituneData(LightningDataModule):
     An update is `batch_size x trainer.accumulate_grad_batches x ranks` rows.
 
     Args:
-        source: a name of the table in `sources` (categories, sums, ultrafeedback, commonsense_qa, ...), or the path of
-            a `.jsonl` file with the fields `prompt` and `answer`.
+        source: a name of the table (categories, sums, ultrafeedback, commonsense_qa, ...), or your own data: the path
+            of a `.jsonl`, `.json`, `.csv` or `.parquet` file or of a folder written by `save_to_disk`, or `owner/name`
+            (`owner/name:configuration`) on the Hugging Face hub.
+        fields: which columns of your own data are which, where their names do not say it, such as
+            `{prompt: frage, answer: antwort}`; see `own` for the fields.
         root: folder with local copies of the data sets, `<root>/<source>/<split>.jsonl`; without it, the hub.
         validation_source: source or file to validate on, in place of the source's own validation part.
         template: prompt with named fields, such as "Question: {question}\\n\\nAnswer:", in place of the source's own.
         base: name of the base, for messages.
         max_length: longest row in tokens (prompt, answer, end); longer ones are dropped and counted.
         batch_size: rows of a micro-batch.
+        batch_tokens: most tokens of a micro-batch (prompts, answers, ends), in place of a number of rows: an update is
+            then as many rows as fit into `trainer.accumulate_grad_batches x ranks` of them.
         seed: of the order of the rows.
         num_workers: processes that make batches; 0 is best unless rows are very long.
         train_rows: only the first so many rows are trained on.
@@ -55,27 +62,29 @@ class BituneData(LightningDataModule):
         source: str = "categories",
         root: str | None = None,
         validation_source: str | None = None,
+        fields: dict[str, str | list[str]] | None = None,
         template: str | None = None,
         base: str | None = None,
         max_length: int = 512,
         batch_size: int = 10,
+        batch_tokens: int | None = None,
         seed: int = 42,
         num_workers: int = 0,
         train_rows: int | None = None,
         validation_rows: int | None = None,
     ) -> None:
         super().__init__()
-        own = sources.find(source).template
         self.source, self.validation_source, self.root, self.base = source, validation_source or source, root, base
-        sources.find(self.validation_source)
-        self.has_own_template = template is not None
-        self.template = own if template is None else Template(template, own.answer, own.choice)
-        self.max_length, self.batch_size, self.seed, self.num_workers = max_length, batch_size, seed, num_workers
+        sources.check(source, fields)
+        sources.check(self.validation_source)
+        self.fields, self.prompt_template = fields, template and Template(template).prompt
+        self.max_length, self.batch_size, self.batch_tokens = max_length, batch_size, batch_tokens
+        self.seed, self.num_workers = seed, num_workers
         self.limits = {"train": train_rows, "validation": validation_rows, "test": validation_rows}
         self.tokenizer: PreTrainedTokenizerBase | None = None
         self.rows: dict[str, Rows] = {}
         self.allow_zero_length_dataloader_with_multiple_devices = True  # more ranks than validation rows
-        Plan(batch_size)
+        Plan(batch_size, batch_tokens=batch_tokens)
         _check(max_length, self.limits)
 
     @cached_property
@@ -86,25 +95,48 @@ class BituneData(LightningDataModule):
             raise ValueError(f"The data needs the tokenizer of its base ({self.base}): set BituneData.tokenizer first.")
         return Encoder(tokenizer, self.max_length)
 
+    @cached_property
+    def template(self) -> Template:
+        """How prompts and answers of the training rows read."""
+        return sources.find(self.source, self.fields, self.prompt_template).template
+
     def examples(self, part: str) -> list[Example]:
         """The rows of a part as text, before any is dropped for its length."""
-        return self._load(part).examples
+        return self.load(part).examples
+
+    def load(self, part: str, broken: list[str] | None = None) -> Loaded:
+        """The rows of a part as text, and those left out; `broken` takes the errors of single rows."""
+        name, limit = self.name(part), self.limits[part]
+        whole, names = self._has_own_validation, self._names(name)
+        return sources.load(name, part, self.root, self.prompt_template, limit, whole, names, broken)
+
+    def name(self, part: str) -> str:
+        """The source of a part."""
+        return self.source if part == "train" else self.validation_source
+
+    def parts(self) -> list[str]:
+        """The parts that there are, each rows of its own."""
+        trained, evaluated = (sources.find(name, self._names(name)) for name in (self.source, self.validation_source))
+        parts = ["train"] if trained.splits.train else []
+        parts += ["validation"] if self._has_validation() else []
+        return parts + (["test"] if evaluated.splits.test != evaluated.splits.validation else [])
 
     def prepare_data(self) -> None:
-        """Let one process fetch what comes from the hub; nothing is kept, as other ranks would not have it."""
-        if self.root is None and any(sources.find(name).hub for name in (self.source, self.validation_source)):
-            for part in _PARTS[self.trainer.state.fn]:
-                self._load(part)
+        """Let one process fetch and tokenise for all; they find it in the caches, as nothing is kept here."""
+        if self.trainer.world_size > 1:
+            for part in self._needed(self.trainer.state.fn):
+                self._encode(part)
 
     def setup(self, stage: str) -> None:
         """Read and encode the parts of a stage, each once."""
-        for part in _PARTS[TrainerFn(stage)]:
-            if part not in self.rows and (part == "train" or self._has_validation()):
-                self.rows[part] = self._encoded(part)
+        for part in self._needed(TrainerFn(stage)):
+            if part not in self.rows:
+                self.rows[part] = self._encode(part, log=True)
 
     def train_dataloader(self) -> Loader:
         trainer = self.trainer
-        plan = Plan(self.batch_size, trainer.accumulate_grad_batches, trainer.world_size, self.seed)
+        ranks, steps = trainer.world_size, trainer.accumulate_grad_batches
+        plan = Plan(self.batch_size, steps, ranks, self.seed, self.batch_tokens)
         return Loader(self.rows["train"], plan, trainer.global_rank, self.num_workers)
 
     def val_dataloader(self) -> InOrder | list:
@@ -129,26 +161,29 @@ class BituneData(LightningDataModule):
 
     def _has_validation(self) -> bool:
         """A user's own file of a few rows is all trained on."""
-        if self._has_own_validation or sources.holds_out(self.source):
+        if self._has_own_validation or sources.holds_out(self.source, self.fields):
             return True
         rank_zero_info(f"{self.source} is too small to hold rows out for validation; give data.validation_source.")
         return False
 
-    def _load(self, part: str) -> Loaded:
-        name = self.source if part == "train" else self.validation_source
-        template = self.template if name == self.source or self.has_own_template else None
-        return sources.load(name, part, self.root, template, self.limits[part], whole=self._has_own_validation)
+    def _names(self, name: str) -> dict[str, str | list[str]] | None:
+        """The columns that the user named; those of the table's sources are known."""
+        return None if name in sources.SOURCES else self.fields
 
-    def _encoded(self, part: str) -> Rows:
-        loaded = self._load(part)
-        rows, too_long = encode(self.encoder, loaded.examples, with_choices=part != "train")
-        dropped = loaded.dropped + too_long
-        name = self.source if part == "train" else self.validation_source
-        summary = sources.summary(len(rows) + len(dropped), dropped)
-        if not len(rows):
-            raise ValueError(f"{name} ({part}): no usable rows ({summary}).")
-        rank_zero_info(f"{name} ({part}), rows kept: {summary}")
-        return rows
+    def _needed(self, stage: TrainerFn) -> list[str]:
+        return [part for part in _PARTS[stage] if part == "train" or self._has_validation()]
+
+    def _encode(self, part: str, log: bool = False) -> Rows:
+        loaded = self.load(part)
+        encoded = cache.encode(self.encoder, loaded.examples, with_choices=part != "train")
+        dropped = loaded.dropped + encoded.dropped
+        summary = sources.summary(len(encoded.rows) + len(dropped), dropped)
+        if not len(encoded.rows):
+            raise ValueError(f"{self.name(part)} ({part}): no usable rows ({summary}).")
+        if log:
+            remark = f" ({encoded.remark})" if encoded.remark else ""
+            rank_zero_info(f"{self.name(part)} ({part}), rows kept: {summary}{remark}")
+        return encoded.rows
 
 
 def _check(max_length: int, limits: dict[str, int | None]) -> None:

@@ -2,8 +2,8 @@
 
 * A prompt is the tokenizer's ids of its text, after what the tokenizer itself puts in front of a text: as a rule the
   beginning-of-sequence token, once. Where it puts nothing there (Phi-2, SmolLM2), neither do we, as in the published
-  code and in lm-eval. An empty prompt is the beginning-of-sequence token alone, which then is the start token; a tokenizer
-  that has none makes it an error.
+  code and in lm-eval. An empty prompt is the beginning-of-sequence token alone, which then is the start token; a
+  tokenizer that has none makes it an error.
 * An answer is what follows the prompt's ids when both are tokenised together. Where tokens merge over the border, so
   that the prompt's ids no longer stand at the front, it is the ids of the answer alone.
 * A training answer ends in the end-of-sequence token, once, and learned. Choices that are only scored do not have it.

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Content:
-    """What a row says: fields for the template, the answer or all choices, and which of them is right."""
+    """What a row says: fields for the template, the answer or all choices, and which of them is right.
+
+    `choices` are listed in the prompt of a row whose answer is not simply one of them.
+    """
 
     fields: dict[str, str]
     answers: tuple[str, ...]
     gold: int | None = 0
     is_question: bool = False
+    choices: tuple[str, ...] = ()
 
 
 class Unusable(Exception):
@@ -30,22 +34,22 @@ class NoGold(Exception):
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _text(row: dict, name: str, required: bool = True) -> str:
+def text(row: dict, name: str, required: bool = True) -> str:
     """A field as text. Null, NaN and white space are blank; a number is written out; anything else is refused."""
     value = row[name] if required else row.get(name)
     if value is None or value != value:
         value = ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError(f"its field {name!r} is {type(value).__name__}, not text")
-    text = str(value)
-    if required and not text.strip():
+    said = str(value)
+    if required and not said.strip():
         raise Unusable(f"with a blank {name}")
-    if _SURROGATE.search(text):
+    if _SURROGATE.search(said):
         raise Unusable(f"with half a surrogate pair in {name}")
-    return text
+    return said
 
 
-def _position(labels: list, key: object) -> int:
+def position(labels: list, key: object) -> int:
     """Where the key stands among the row's own labels ("C", "3" or 2, as the row has them)."""
     names = [str(label) for label in labels]
     if str(key) not in names:
@@ -54,12 +58,12 @@ def _position(labels: list, key: object) -> int:
 
 
 def _question(fields: dict[str, str], choices: list[str], labels: list, key: object) -> Content:
-    texts = tuple(_text({"choice": choice}, "choice") for choice in choices)
-    return Content(fields, texts, _position(labels, key), is_question=True)
+    texts = tuple(text({"choice": choice}, "choice") for choice in choices)
+    return Content(fields, texts, position(labels, key), is_question=True)
 
 
 def prompt_answer(row: dict) -> Content:
-    return Content({"prompt": _text(row, "prompt")}, (_text(row, "answer"),))
+    return Content({"prompt": text(row, "prompt")}, (text(row, "answer"),))
 
 
 def ultrafeedback(row: dict) -> Content:
@@ -67,36 +71,36 @@ def ultrafeedback(row: dict) -> Content:
     answers = [completion for completion in row["completions"] if completion["model"] == "gpt-4"]
     if not answers:
         raise Unusable("without a completion by GPT-4")
-    return Content({"instruction": _text(row, "instruction")}, (_text(answers[0], "response"),))
+    return Content({"instruction": text(row, "instruction")}, (text(answers[0], "response"),))
 
 
 def alpaca(row: dict) -> Content:
     """The input, where there is one, stands on the lines after the instruction."""
-    instruction, context = _text(row, "instruction"), _text(row, "input", required=False)
+    instruction, context = text(row, "instruction"), text(row, "input", required=False)
     whole = f"{instruction}\n{context}" if context.strip() else instruction
-    return Content({"instruction": whole}, (_text(row, "output"),))
+    return Content({"instruction": whole}, (text(row, "output"),))
 
 
 def worded_sum(row: dict) -> Content:
-    return Content({"question": _text(row, "question")}, (_text(row, "answer"),))
+    return Content({"question": text(row, "question")}, (text(row, "answer"),))
 
 
 def piqa(row: dict) -> Content:
-    return _question({"question": _text(row, "goal")}, [row["sol1"], row["sol2"]], [0, 1], row["label"])
+    return _question({"question": text(row, "goal")}, [row["sol1"], row["sol2"]], [0, 1], row["label"])
 
 
 def lettered(row: dict) -> Content:
     """ARC and CommonsenseQA: the labels are the row's own, letters or digits, three to five of them."""
     choices = row["choices"]
-    return _question({"question": _text(row, "question")}, choices["text"], choices["label"], row["answerKey"])
+    return _question({"question": text(row, "question")}, choices["text"], choices["label"], row["answerKey"])
 
 
 def social(row: dict) -> Content:
-    fields = {"context": _text(row, "context"), "question": _text(row, "question")}
+    fields = {"context": text(row, "context"), "question": text(row, "question")}
     return _question(fields, [row["answerA"], row["answerB"], row["answerC"]], [1, 2, 3], row["label"])
 
 
 def numbered(row: dict) -> Content:
     """MMLU and our own categories: the right answer is given as a position."""
-    fields = {"question": _text(row, "question")} | ({"subject": row["subject"]} if "subject" in row else {})
+    fields = {"question": text(row, "question")} | ({"subject": row["subject"]} if "subject" in row else {})
     return _question(fields, row["choices"], list(range(len(row["choices"]))), row["answer"])

@@ -59,6 +59,12 @@ class Rows:
         answers = self.first[:-1] + 1
         return self.ends[answers + 1] - self.ends[answers]
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, prompt and right answer with its end."""
+        first = self.first[:-1]
+        return self.ends[first + 2] - self.ends[first]
+
     def _entry(self, i: int) -> LongTensor:
         return torch.from_numpy(self.ids[self.ends[i] : self.ends[i + 1]].astype(np.int64))
 

@@ -18,7 +18,7 @@ class Template:
         prompt: the prompt with fields in braces, "Question: {question}\\n\\nAnswer:". Its last token becomes the start
             token. Any language will do. A brace that is meant as one is written twice: `{{`.
         answer: how an answer reads; the fields are `{answer}`, its text, and `{index}`, its position among the choices.
-        choice: how one line of the field `{choices}` reads; fields `{choice}` and `{index}`.
+        choice: how one line of the field `{choices}` reads; fields `{choice}`, `{index}` and `{letter}` (A, B, ...).
 
     Raises:
         ValueError: if a field is not a plain name, or a brace is left open.
@@ -43,7 +43,10 @@ class Template:
 
     def fill_choices(self, fields: Mapping[str, str], choices: tuple[str, ...], where: str = "This row") -> str:
         """The prompt of a question: `{choices}` is one line a choice, `{choice0}` and so on are the single ones."""
-        lines = [fill(self.choice, {"choice": text, "index": str(i)}, where) for i, text in enumerate(choices)]
+        lines = [
+            fill(self.choice, {"choice": text, "index": str(i), "letter": chr(ord("A") + i)}, where)
+            for i, text in enumerate(choices)
+        ]
         single = {f"choice{i}": text for i, text in enumerate(choices)}
         return fill(self.prompt, {**fields, **single, "choices": "\n".join(lines)}, where)
 

@@ -6,9 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitune_pl.data.batching import Batch, InOrder, Loader, Plan
+from bitune_pl.data.batching import Batch, InOrder, Loader
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
+from bitune_pl.data.plan import Plan
 from bitune_pl.data.rows import encode
 
 
@@ -27,23 +28,60 @@ def test_every_row_once_and_all_ranks_in_step(n, batch_size, accumulate, world_s
     plan, tokens = Plan(batch_size, accumulate, world_size, seed=1), np.arange(1, n + 1)
     if n < world_size:
         with pytest.raises(ValueError, match="each rank needs at least one"):
-            plan.epoch(tokens, epoch, 0)
+            plan.epoch(tokens, tokens, epoch, 0)
         return
-    ranks = [plan.epoch(tokens, epoch, rank) for rank in range(world_size)]
+    ranks = [plan.epoch(tokens, tokens, epoch, rank) for rank in range(world_size)]
     assert sorted(i for batches in ranks for batch in batches for i in batch.rows) == list(range(n))
     assert len({len(batches) for batches in ranks}) == 1
     assert all(1 <= len(batch.rows) <= batch_size + 1 for batches in ranks for batch in batches)
     size = batch_size * accumulate * world_size
-    assert len(plan.updates(n, epoch)) in (n // size, -(-n // size))
+    assert len(plan.updates(np.arange(n), epoch)) in (n // size, -(-n // size))
     if world_size == 1:
-        assert len(plan.updates(n, epoch)) == -(-n // size)
+        assert len(plan.updates(np.arange(n), epoch)) == -(-n // size)
         assert all(len(batch.rows) <= batch_size for batch in ranks[0])
+
+
+LENGTHS = st.lists(st.integers(2, 30), min_size=1, max_size=80)
+
+
+@given(LENGTHS, st.integers(60, 200), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3))
+def test_a_token_budget(lengths, budget, accumulate, world_size, epoch):
+    lengths, plan = np.array(lengths), Plan(10, accumulate, world_size, seed=1, batch_tokens=budget)
+    if len(lengths) < world_size:
+        return
+    ranks = [plan.epoch(lengths, lengths - 1, epoch, rank) for rank in range(world_size)]
+    assert sorted(i for batches in ranks for batch in batches for i in batch.rows) == list(range(len(lengths)))
+    assert all(0 < lengths[batch.rows].sum() <= budget for batches in ranks for batch in batches)
+    assert {len(batches) for batches in ranks} == {len(plan.epoch(lengths, lengths, 7, 0))}, "as many in every epoch"
+    updates = plan.updates(lengths, epoch)
+    steps = min(accumulate, len(lengths) // world_size)
+    assert len(ranks[0]) == steps * len(updates), "Lightning counts micro-batches"
+    for u, update in enumerate(updates):
+        mine = [batch for batches in ranks for batch in batches[u * steps : (u + 1) * steps]]
+        assert sorted(i for batch in mine for i in batch.rows) == sorted(update)
+        assert {(batch.answers, batch.tokens) for batch in mine} == {(len(update), (lengths - 1)[update].sum())}
+
+
+def test_a_token_budget_is_used_and_not_too_small():
+    lengths = np.random.default_rng(0).integers(20, 200, 5000)
+    batches = Plan(10, 1, 1, batch_tokens=4096).epoch(lengths, lengths, 0, 0)
+    assert np.mean([lengths[batch.rows].sum() for batch in batches]) > 0.9 * 4096
+    with pytest.raises(ValueError, match="data.batch_tokens is 300, but the longest row has 199 tokens: give at least"):
+        Plan(10, batch_tokens=300).epoch(lengths, lengths, 0, 0)
+
+
+def test_ranks_have_about_the_same_to_do():
+    lengths = np.random.default_rng(0).integers(20, 500, 800)
+    ranks = [Plan(4, 2, 4).epoch(lengths, lengths, 0, rank) for rank in range(4)]
+    loads = np.array([[lengths[batch.rows].sum() for batch in batches] for batches in ranks])
+    spread = (loads.max(0) - loads.min(0)) / loads.mean(0)
+    assert spread.mean() < 0.1, "dealt at random it is 0.6"
 
 
 def test_denominators_are_those_of_the_whole_update():
     plan, tokens = Plan(batch_size=2, accumulate=2, world_size=2, seed=0), np.arange(100, 123)
-    ranks = [plan.epoch(tokens, 0, rank) for rank in range(2)]
-    for u, update in enumerate(plan.updates(23, 0)):
+    ranks = [plan.epoch(tokens, tokens, 0, rank) for rank in range(2)]
+    for u, update in enumerate(plan.updates(tokens, 0)):
         mine = [batch for batches in ranks for batch in batches[2 * u : 2 * u + 2]]
         assert sorted(i for batch in mine for i in batch.rows) == sorted(update)
         assert {batch.answers for batch in mine} == {len(update)}
@@ -52,13 +90,13 @@ def test_denominators_are_those_of_the_whole_update():
 
 def test_updates_do_not_depend_on_how_they_are_cut():
     cut = [Plan(8, 1, 1, 3), Plan(2, 4, 1, 3), Plan(1, 4, 2, 3)]
-    first, *others = ([sorted(update) for update in plan.updates(30, 2)] for plan in cut)
+    first, *others = ([sorted(update) for update in plan.updates(np.arange(30), 2)] for plan in cut)
     assert all(other == first for other in others)
 
 
 def test_order_depends_on_seed_and_epoch_alone():
     def order(seed, epoch):
-        return np.concatenate(Plan(4, seed=seed).updates(40, epoch)).tolist()
+        return np.concatenate(Plan(4, seed=seed).updates(np.ones(40), epoch)).tolist()
 
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1) and order(1, 0) != order(2, 0)

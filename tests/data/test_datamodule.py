@@ -66,23 +66,31 @@ def test_updates_and_rows_per_update(byte_level, tmp_path):
     )
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("stop", [3, 10, 14])
-def test_a_fit_that_stops_and_goes_on(byte_level, tmp_path, num_workers, stop):
+@pytest.mark.parametrize(
+    ("stop", "num_workers", "size"),
+    [
+        (3, 0, {"batch_size": 4}),
+        (10, 2, {"batch_size": 4}),
+        (14, 2, {"batch_size": 4}),
+        (3, 2, {"batch_tokens": 29}),
+        (14, 0, {"batch_tokens": 29}),
+    ],
+)
+def test_a_fit_that_stops_and_goes_on(byte_level, tmp_path, stop, num_workers, size):
     file, other = write(tmp_path / "t.jsonl", 40), write(tmp_path / "v.jsonl", 4)
 
     def fit(steps, ckpt_path=None):
-        data = BituneData(file, validation_source=other, batch_size=4, num_workers=num_workers)
+        data = BituneData(file, validation_source=other, **size, num_workers=num_workers)
         module, saving = Recorder(byte_level), ModelCheckpoint(tmp_path, every_n_train_steps=stop)
         settings = {"callbacks": [saving], "enable_checkpointing": True, "limit_val_batches": 0}
         trainer(tmp_path, max_steps=steps, **settings).fit(module, data, ckpt_path=ckpt_path)
         return module.shown, saving.best_model_path
 
-    whole, _ = fit(25)
+    whole, _ = fit(35)
     before, checkpoint = fit(stop)
-    after, _ = fit(25, checkpoint)
-    assert before + after == whole and len(whole) == 100
-    assert sorted(whole[:40]) == sorted(whole[40:80])
+    after, _ = fit(35, checkpoint)
+    assert before + after == whole
+    assert sorted(whole[:40]) == sorted(whole[40:80]) == sorted(f"Q{i}:" for i in range(40))
     torch.load(checkpoint, weights_only=True)
 
 
@@ -130,6 +138,7 @@ def test_mistakes_are_told_before_anything_is_read(tmp_path):
         ({"validation_source": "nope"}, "no data source 'nope'"),
         ({"template": "{a.b}"}, "plain name"),
         ({"batch_size": 0}, "batch_size is at least 1"),
+        ({"batch_tokens": 0}, "batch_tokens is at least 1"),
         ({"max_length": 2}, "max_length is at least 3"),
         ({"validation_rows": 0}, "validation_rows is a number of rows, at least 1"),
     ]:

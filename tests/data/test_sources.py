@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from bitune_pl.data import sources
 from bitune_pl.data.sources import SOURCES, load
 from bitune_pl.data.templates import Template
 
@@ -47,7 +46,7 @@ def test_bytes_that_are_not_utf8_and_a_byte_order_mark(tmp_path):
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "a", "answer": "b"}\r\n')
     assert load(str(path), "train").examples[0].prompt == "a"
     path.write_bytes(b'\n{"prompt": "\xff", "answer": "b"}\n')
-    with pytest.raises(ValueError, match="train.jsonl line 2: this line is not UTF-8"):
+    with pytest.raises(ValueError, match="train.jsonl line 2: this is not UTF-8"):
         load(str(path), "train")
 
 
@@ -199,6 +198,5 @@ def test_sizes_of_the_paper(shared, name, part):
 
 def test_every_source_is_whole():
     for name, source in SOURCES.items():
-        assert (source.hub is None) == (source.make is not None), name
+        assert [source.hub, source.make, source.tested_on].count(None) == 2, name
         assert source.template.fields, name
-    assert sources.find("x/y.jsonl") is sources.OWN_FILE

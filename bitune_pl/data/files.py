@@ -1,0 +1,162 @@
+"""Files: rows of JSONL, JSON, CSV and Parquet, each with the place it stands.
+
+Text files are read with their physical lines in view, so that what is wrong can be said with the line's number, blank
+lines counted. What cannot be read as a row is an error in its place. Nothing is guessed from the values: an empty cell
+of a CSV file is an empty text, "None" is a word, and 007 stays 007.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+Row = tuple[str, dict | ValueError]  # where it stands, and its fields or what is wrong with it
+
+
+def read(path: Path, name: str | None = None) -> Iterator[Row]:
+    """Rows of a file, called `name` in messages (default: the file's own name).
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it cannot be read at all.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no data file {path}; check the path.")
+    yield from FORMATS[path.suffix.lower()](path, name or path.name)
+
+
+def jsonl(path: Path, name: str) -> Iterator[Row]:
+    """One object a line."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{name} line {number}"
+            try:
+                text = _decoded(line, where).removeprefix("\ufeff").strip()
+                if text:
+                    yield where, _object(_parsed(text, where), where)
+            except ValueError as error:
+                yield where, error
+
+
+def json_list(path: Path, name: str) -> Iterator[Row]:
+    """A list of objects; a file that is no list is read as JSONL, which often goes by this name too."""
+    text = _decoded(path.read_bytes(), name).removeprefix("\ufeff")
+    at = _skip(text, 0)
+    if text[at : at + 1] != "[":
+        yield from jsonl(path, name)
+        return
+    line, counted, at = 1, 0, _skip(text, at + 1)
+    while text[at : at + 1] != "]":
+        line, counted = line + text.count("\n", counted, at), at
+        where = f"{name} line {line}"
+        value, at = _value(text, at, where)
+        try:
+            yield where, _object(value, where)
+        except ValueError as error:
+            yield where, error
+        at = _skip(text, at)
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
+        elif text[at : at + 1] != "]":
+            raise ValueError(f"{where}: after this row a comma or the end of the list should stand; the file is cut.")
+
+
+def table(path: Path, name: str) -> Iterator[Row]:
+    """CSV with a header; commas, semicolons or tabs, whichever the header has most of."""
+    csv.field_size_limit(2**31 - 1)
+    with path.open("rb") as lines:
+        header = _decoded(lines.readline(), f"{name} line 1").removeprefix("\ufeff")
+        delimiter = max(",;\t", key=header.count)
+        lines.seek(0)
+        yield from _cells(csv.reader(_text_lines(lines, name), delimiter=delimiter, strict=True), name)
+
+
+def _cells(reader, name: str) -> Iterator[Row]:
+    columns: list[str] | None = None
+    while True:
+        where = f"{name} line {reader.line_num + 1}"
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(f"{where}: this row is not CSV ({error}); check its quotation marks.") from None
+        if not cells:
+            continue
+        if columns is None:
+            columns = [cell.strip() for cell in cells]
+        elif len(cells) != len(columns):
+            yield where, ValueError(f"{where}: this row has {len(cells)} cells, the header has {len(columns)}.")
+        else:
+            yield where, dict(zip(columns, cells, strict=True))
+
+
+def parquet(path: Path, name: str) -> Iterator[Row]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        number = 0
+        for batch in parquet.ParquetFile(path).iter_batches(1000):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{name} row {number}", row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{name} cannot be read as Parquet ({str(error).splitlines()[0].rstrip('.')}).") from None
+
+
+FORMATS: dict[str, Callable[[Path, str], Iterator[Row]]] = {
+    ".jsonl": jsonl,
+    ".json": json_list,
+    ".csv": table,
+    ".tsv": table,
+    ".parquet": parquet,
+}
+"""How a file is read, by the ending of its name."""
+
+
+def _text_lines(lines: Iterator[bytes], name: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        yield _decoded(line, f"{name} line {number}").removeprefix("\ufeff" if number == 1 else "")
+
+
+def _decoded(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: this is not UTF-8 text (byte {error.start + 1}); save the file as UTF-8.") from None
+
+
+def _parsed(text: str, where: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: this line is not JSON ({_said(error)}); each line holds one object.") from None
+
+
+def _value(text: str, at: int, where: str) -> tuple[object, int]:
+    """The JSON value that starts there, and where it ends."""
+    try:
+        return json.JSONDecoder().raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: this row is not JSON ({_said(error)}).") from None
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at column {error.colno}"
+    return "nested too deeply" if isinstance(error, RecursionError) else "a number of thousands of digits"
+
+
+def _object(value: object, where: str) -> dict:
+    if not isinstance(value, dict):
+        text = json.dumps(value, ensure_ascii=False)[:40]
+        raise ValueError(f'{where}: a row is an object such as {{"prompt": ..., "answer": ...}}, not {text!r}.')
+    return value
+
+
+def _skip(text: str, at: int) -> int:
+    """The next position that is no white space."""
+    while text[at : at + 1].isspace():
+        at += 1
+    return at

@@ -1,0 +1,87 @@
+"""`bitune data show` and `bitune data check`: look at data as the model will see it, without loading a model.
+
+    bitune data show  --config configs/smollm2.yaml --rows 2
+    bitune data check --data.source mine.csv --base google/gemma-2b
+
+`show` prints rows as text and as tokens, and how long rows are. `check` reads every row of every part and reports what
+is kept, what is dropped or broken and why, duplicates, and prompts that are both trained on and evaluated. Settings are
+those of `bitune fit`; what a config says of model and trainer is passed over, but for `model.base`.
+"""
+
+from argparse import ArgumentParser as PlainParser
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from transformers import PreTrainedTokenizerBase
+
+from bitune_pl.data import report
+from bitune_pl.data.datamodule import BituneData
+
+LoadTokenizer = Callable[[str], PreTrainedTokenizerBase]
+
+
+def main(argv: Sequence[str], load_tokenizer: LoadTokenizer) -> int:
+    """Run `show` or `check`; the exit status is 1 where `check` found rows that cannot be read.
+
+    Args:
+        load_tokenizer: gives the tokenizer of a base, by name.
+
+    Raises:
+        ValueError, OSError: with a sentence for the user.
+    """
+    action, *rest = argv or ["--help"]
+    if action in ("-h", "--help"):
+        print(f"usage: bitune data show|check [...]\n\n{__doc__.partition(':')[2].strip()}")
+        return 0
+    if action not in ("show", "check"):
+        raise ValueError(f"`bitune data` takes show or check, not {action!r}.")
+    settings = _parse(action, rest)
+    data = BituneData(**settings.data)
+    data.tokenizer = load_tokenizer(settings.data.base)
+    if action == "check":
+        data.limits = dict.fromkeys(data.limits)  # every row, also where a run would take the first ones
+        return report.check(data)
+    report.show(data, settings.part, settings.rows)
+    return 0
+
+
+def _parse(action: str, argv: list[str]) -> Namespace:
+    parser = ArgumentParser(prog=f"bitune data {action}", exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", help="a config of `bitune fit`; those after it go before it")
+    parser.add_class_arguments(BituneData, "data", skip={"base"})
+    parser.add_argument("--data.base", "--base", "--model.base", default="smollm2", help="whose tokenizer to use")
+    if action == "show":
+        parser.add_argument("--part", default="train", choices=["train", "validation", "test"], help="rows to show")
+        parser.add_argument("--rows", type=int, default=3, help="how many rows to show")
+    try:
+        return parser.parse_args(argv, parser.parse_object(_configured(argv)))
+    except ArgumentError as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{said[:300].rstrip('.')}; bitune data {action} --help lists the settings.") from None
+
+
+def _configured(argv: list[str]) -> dict:
+    """The settings of the configs on the command line that concern the data."""
+    finder = PlainParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--config", action="append", default=[])
+    found: dict = {}
+    for name in finder.parse_known_args(argv)[0].config:
+        config = _read(Path(name))
+        found |= config.get("data") or {}
+        base = (config.get("model") or {}).get("base")
+        found |= {"base": base} if base else {}
+    return {"data": found}
+
+
+def _read(path: Path) -> dict:
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no config {path}; check the path.")
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is no config: it should hold the sections data and model.")
+    return config
