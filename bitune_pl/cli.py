@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "score a run or a base on tasks:  --run FOLDER --tasks commonsense_qa",
     ),
     "generate": ("bitune_pl.evaluation.generate:main", 'answer a question:  --run FOLDER --prompt "..."'),
+    "data": ("bitune_pl.cli:data", "look at data as the model will see it:  data show|check --config FILE"),
+    "distill": ("bitune_pl.data.distill:main", "ask a teacher for worked answers:  --data.source gsm8k --teacher MODEL"),
 }
 """Command -> the function that does it, and its line of help."""
 
@@ -48,6 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("BITUNE_TRACEBACK"):
             raise
         return _explain(error)
+
+
+def data(argv: list[str]) -> int:
+    """`bitune data`: the one command that needs data and, for a base's tokenizer, method."""
+    from bitune_pl.data.inspect import main as inspect
+    from bitune_pl.method.backbone import load_tokenizer
+
+    return inspect(argv, load_tokenizer)
 
 
 def _function(command: str) -> Callable[[list[str]], int | None]:

@@ -17,3 +17,9 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no folder of shared data at {SHARED} (set BITUNE_SHARED)")
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test reads what another has tokenised, nor the user's own cache."""
+    monkeypatch.setenv("BITUNE_CACHE", str(tmp_path / "cache"))

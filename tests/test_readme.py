@@ -13,9 +13,8 @@ from bitune_pl.cli import main
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", README, re.DOTALL)
-COMMANDS = [
-    line.split("  #")[0].strip() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.startswith("bitune ")
-]
+LINES = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+COMMANDS = [line.split("  #")[0].strip() for line in LINES if line.startswith("bitune ")]
 SNIPPETS = [text for kind, text in BLOCKS if kind == "python"]
 SHORT = [*CPU, "--trainer.max_steps", "2", "--data.train_rows", "20", "--data.validation_rows", "4"]
 

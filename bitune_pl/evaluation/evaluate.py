@@ -1,13 +1,14 @@
 """`bitune evaluate`: score a run, or a base as pretrained, on tasks.
 
 A question with choices is scored by log-likelihood, all choices from one reading of the prompt; GSM8K and `sums` by the
-number at the end of a generated answer. Templates are those of the sources (the paper's), not that of the run.
+number at the end of a generated answer, chain-of-thought sets by the letter or number there. Templates are those of the
+sources (the paper's), not that of the run.
 """
 
 import math
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bitune_pl.evaluation.arguments import Arguments
@@ -22,7 +23,7 @@ class Score(NamedTuple):
     n: int
     accuracy: float
     per_character: float | None
-    without_number: int | None
+    without_answer: int | None
     seconds: float
 
     @property
@@ -37,21 +38,21 @@ def main(argv: list[str]) -> None:
     tasks = [task for task in args.tasks.split(",") if task]
     if not tasks:
         raise ValueError("--tasks names no task: give some, separated by commas, such as categories,sums.")
-    examples = [(task, *_examples(task, args)) for task in tasks]
+    examples = [(task, _examples(task, args)) for task in tasks]
 
     from bitune_pl.evaluation.run import open_either
 
     opened = open_either(args.run, args.base)
     print(_HEAD)
-    for task, rows, generated in examples:
-        print(_line(evaluate(opened.model, opened.encoder, task, rows, generated)), flush=True)
+    for task, rows in examples:
+        print(_line(evaluate(opened.model, opened.encoder, task, rows)), flush=True)
 
 
-def evaluate(model, encoder, task: str, rows: Sequence, generated: bool) -> Score:
+def evaluate(model, encoder, task: str, rows: Sequence) -> Score:
     """Score the rows of a task, by generation or by choosing."""
     start = time.perf_counter()
-    if generated:
-        right, silent = _exact_matches(model, encoder, rows)
+    if stated := _stated(task):
+        right, silent = _exact_matches(model, encoder, rows, stated)
         return Score(task, len(rows), right / len(rows), None, silent, time.perf_counter() - start)
     from bitune_pl.evaluation.choices import score_choices
 
@@ -77,24 +78,33 @@ def _parser() -> Arguments:
     return parser
 
 
-def _examples(task: str, args: Namespace) -> tuple[Sequence, bool]:
-    """The rows of a task, read before any model is loaded, and whether they are scored by generation."""
-    from bitune_pl.data.sources import find, load
+def _examples(task: str, args: Namespace) -> Sequence:
+    """The rows of a task, read before any model is loaded."""
+    from bitune_pl.data.sources import load
 
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit is a number of rows, at least 1, not {args.limit}.")
-    generated = find(task).generated
     rows = load(task, args.part, args.root, limit=args.limit).examples
-    if not generated and len(rows[0].answers) < 2:
+    if not _stated(task) and len(rows[0].answers) < 2:
         raise ValueError(
             f"{task} has one answer to a prompt, so there is nothing to choose from: it can be trained on, not scored."
         )
-    return rows, generated
+    return rows
 
 
-def _exact_matches(model, encoder, rows: Sequence) -> tuple[int, int]:
-    """How many generated answers state the gold number, and how many state none."""
-    from bitune_pl.evaluation.exact_match import before_stop, extract_number
+def _stated(task: str) -> Callable[[str], object | None] | None:
+    """What finds the final answer in a generated text; None where a task is scored by choosing."""
+    from bitune_pl.data.chain_of_thought import final_answer
+    from bitune_pl.data.sources import find
+    from bitune_pl.evaluation.exact_match import extract_number
+
+    source = find(task)
+    return final_answer if source.tested_on else extract_number if source.generated else None
+
+
+def _exact_matches(model, encoder, rows: Sequence, stated: Callable[[str], object | None]) -> tuple[int, int]:
+    """How many generated answers state the gold final answer, and how many state none."""
+    from bitune_pl.evaluation.exact_match import before_stop
 
     right = silent = 0
     by_length = sorted(rows, key=lambda row: len(row.prompt))
@@ -103,9 +113,9 @@ def _exact_matches(model, encoder, rows: Sequence) -> tuple[int, int]:
         prompts = [encoder.prompt(row.prompt) for row in batch]
         answers = model.generate(prompts, max_new_tokens=256, do_sample=False, eos_token_id=encoder.eos)
         for row, ids in zip(batch, answers, strict=True):
-            stated = extract_number(before_stop(encoder.decode(ids)))
-            right += stated is not None and stated == extract_number(row.answer)
-            silent += stated is None
+            found = stated(before_stop(encoder.decode(ids)))
+            right += found is not None and found == stated(row.answer)
+            silent += found is None
     return right, silent
 
 
@@ -116,4 +126,4 @@ def _line(score: Score) -> str:
     per_character = "-" if score.per_character is None else f"{score.per_character:.4f}"
     accuracy = f"{score.accuracy:>10.4f}{score.standard_error:>10.4f}{per_character:>11}"
     line = f"{score.task:<18}{score.n:>6}{accuracy}{score.seconds:>9.1f}"
-    return line + (f"  ({score.without_number} without a number)" if score.without_number else "")
+    return line + (f"  ({score.without_answer} without a final answer)" if score.without_answer else "")

@@ -73,6 +73,12 @@ class Layout:
         return self.input_ids.shape[1]
 
     @property
+    def longest(self) -> int:
+        """Positions that the longest prompt reaches together with the longest of its answers."""
+        pairs = zip(self.prompts, self.answers, strict=True)
+        return max((prompt + max(answers, default=0) for prompt, answers in pairs), default=0)
+
+    @property
     def first(self) -> list[int]:
         """Lengths of the prompts in the first region: all of them, or none."""
         return self.prompts * _readings(self.method)[0]

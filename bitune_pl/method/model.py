@@ -123,8 +123,7 @@ class Bitune(nn.Module):
                 f"The decoder's attention is set to {implementation!r}, which reads a prompt causally whatever the method: "
                 f"set it back with decoder.set_attn_implementation({NAME!r})."
             )
-        if layout.rows:
-            self.reach.check(int(layout.position_ids.max()) + 1)
+        self.reach.check(layout.longest)
         if torch.is_grad_enabled() and self.training:
             _check_checkpointing(self.decoder)
 

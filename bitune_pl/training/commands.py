@@ -37,8 +37,15 @@ def fit(argv: list[str]) -> None:
         cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path)
     if cli.trainer.is_global_zero:
         _report_gain(cli)
-        choices = " --choice plum --choice sofa" if "choices" in cli.datamodule.template.fields else ""
-        print(f'The run is in {run}. Next: bitune generate --run {run} --prompt "Which one is a fruit?"{choices}')
+        print(f"The run is in {run}. Next: bitune generate --run {run} {_question(cli)}")
+
+
+def _question(cli: BituneCLI) -> str:
+    """How a question is put to a run, by an example for the embedded data."""
+    if cli.datamodule.source == "categories":
+        return '--prompt "Which one is a fruit?" --choice hammer --choice plum --choice sofa --choice trout'
+    asks_choices = any(field.startswith("choice") for field in cli.datamodule.template.fields)
+    return '--prompt "..."' + (' --choice "..." --choice "..."' if asks_choices else "")
 
 
 def validate(argv: list[str]) -> None:

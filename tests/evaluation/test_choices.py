@@ -66,8 +66,8 @@ def test_generated_numbers_are_compared_and_silence_is_counted(opened):
     right = {"2 + 1?": " 2 + 1 = 3. #### 3\nQuestion: 9?", "4 + 4?": " That is $8.00."}
     said = right | {"1 + 1?": " #### 3", "5?": " no idea"}
     rows = [Example(q, (f" so #### {n}",), 0, q) for q, n in zip(said, (3, 8, 2, 5), strict=True)]
-    score = evaluate(Parrot(opened.encoder, said), opened.encoder, "sums", rows, generated=True)
-    assert (score.n, score.accuracy, score.without_number, score.per_character) == (4, 0.5, 1, None)
+    score = evaluate(Parrot(opened.encoder, said), opened.encoder, "sums", rows)
+    assert (score.n, score.accuracy, score.without_answer, score.per_character) == (4, 0.5, 1, None)
 
 
 def test_the_standard_error_is_that_of_the_sample():
