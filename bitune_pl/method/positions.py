@@ -19,6 +19,7 @@ from .layout import Layout, Reading, reading
 TABLES: dict[Callable, tuple[int, int]] = {F.embedding: (1, 0), torch.Tensor.__getitem__: (0, 1)}
 """Functions that look up entries of a table; which of their arguments is the table, and which the index."""
 
+INTEGERS = (torch.int32, torch.int64)
 SCALED_BY_THE_ROW = ("dynamic", "longrope")
 
 
@@ -35,17 +36,17 @@ class Lookups(TorchFunctionMode):
         self.limits: list[int] = []
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in TABLES:
+        if function in TABLES and len(args) > 1:
             table, index = (args[place] for place in TABLES[function])
-            if (
-                isinstance(index, Tensor)
-                and index.shape == self.position_ids.shape
-                and not index.dtype.is_floating_point
-            ):
-                offset = index - self.position_ids
-                if (offset == offset[0, 0]).all():
-                    self.limits.append(table.shape[0] - int(offset[0, 0]))
+            self._note(table, index)
         return function(*args, **(kwargs or {}))
+
+    def _note(self, table: Tensor, index) -> None:
+        if not isinstance(index, Tensor) or index.shape != self.position_ids.shape or index.dtype not in INTEGERS:
+            return
+        offset = index - self.position_ids
+        if (offset == offset[0, 0]).all():
+            self.limits.append(table.shape[0] - int(offset[0, 0]))
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Reach:
             )
         if self.rotary is not None and longest > self.rotary:
             raise ValueError(
-                f"{what} reaches {longest} positions, but beyond {self.rotary} this decoder's rotary embedding depends on the "
-                f"longest sample of a batch: {remedy}."
+                f"{what} reaches {longest} positions, but beyond {self.rotary} this decoder's rotary embedding depends "
+                f"on the longest sample of a batch: {remedy}."
             )
 
 

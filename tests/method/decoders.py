@@ -1,7 +1,8 @@
 """Tiny random decoders, one for each family, built so that a wrong method cannot hide.
 
 Every weight is drawn at random, with a standard deviation of 0.25 that makes attention far from uniform; windows are
-shorter than the prompts, and every adapter tensor and theta is drawn too: fresh adapters are zero and hide swapped routes.
+shorter than the prompts, and every adapter tensor and theta is drawn too: fresh adapters are zero and hide swapped
+routes.
 """
 
 import torch
@@ -10,8 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from bitune_pl import Bitune, Sample
 
 COMMON = dict(
-    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=16, max_position_embeddings=128, initializer_range=0.25, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, max_position_embeddings=128, initializer_range=0.25,
+    bos_token_id=1, eos_token_id=2, pad_token_id=0,
 )  # fmt: skip
 WINDOW = 5
 MIXED = dict(sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention", "sliding_attention"])

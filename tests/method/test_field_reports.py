@@ -194,7 +194,7 @@ import resource, sys, torch
 from bitune_pl import Bitune, Sample
 from decoders import from_settings
 torch.manual_seed(0)
-decoder = from_settings("llama", vocab_size=256000, tie_word_embeddings=True, num_hidden_layers=2, max_position_embeddings=4096)
+decoder = from_settings("llama", vocab_size=256000, tie_word_embeddings=True, num_hidden_layers=2)
 model = Bitune.build(decoder.bfloat16()).train()
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 ids = lambda n: torch.randint(0, 256000, (n,))

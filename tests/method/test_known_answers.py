@@ -190,6 +190,14 @@ def test_every_adapter_equals_three_passes_in_float64(family, adapter, checkpoin
     equals_three_passes(build(family, "bitune", adapter, dtype=torch.float64, adapter_settings=settings), checkpointing)
 
 
+def test_one_pass_equals_three_passes_in_float32(family):
+    """With the products of experts that decoders use by default, which have no float64."""
+    model, samples = build(family), draw([(13, (4,)), (7, (6,)), (2, (3,))])
+    close(model.answer_logits(samples), three_pass.answer_logits(model, samples))
+    theirs = gradients(model, three_pass.loss(model, samples))
+    same(gradients(model, model.loss(samples)), theirs, 1e-4)
+
+
 def test_two_checkpointed_forwards_before_one_backward(family):
     """Each replayed block finds the layout of its own forward."""
     model = build(family).train()
