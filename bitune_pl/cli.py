@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "score a run or a base on tasks:  --run FOLDER --tasks commonsense_qa",
     ),
     "generate": ("bitune_pl.evaluation.generate:main", 'answer a question:  --run FOLDER --prompt "..."'),
+    "verify": ("bitune_pl.method.verify:main", "prove the method on a small copy of a decoder:  --base NAME"),
 }
 """Command -> the function that does it, and its line of help."""
 
