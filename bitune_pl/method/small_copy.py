@@ -75,7 +75,7 @@ class Shrunk:
 
     def _experts(self) -> None:
         chosen = max(self._numbers(lambda n: n.endswith(("per_tok", "moe_k"))).values(), default=2)
-        for name, count in self._numbers(lambda n: n.endswith("num_experts") or n.endswith("local_experts")).items():
+        for name, count in self._numbers(lambda n: n.endswith(("num_experts", "local_experts"))).items():
             self._set(name, min(count, max(4, 2 * chosen)))
 
     def _inner(self) -> None:
@@ -88,8 +88,8 @@ class Shrunk:
         grouped = getattr(self.text, "num_key_value_heads", None)
         groups = min(grouped or heads, HEADS)
         fewer = groups * min(heads // (grouped or heads), GROUP)
-        for name, size in self._numbers(lambda n: n in ("hidden_size", "n_embd", "word_embed_proj_dim")).items():
-            if size == hidden:
+        for name in ("word_embed_proj_dim", "hidden_size"):  # the first is the width of the embedding, where it may differ
+            if getattr(self.text, name, None) == hidden:
                 self._set(name, hidden // heads * fewer)
         self._set("num_attention_heads", fewer)
         if grouped:
