@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bitune_pl.evaluation.arguments import Arguments
+from bitune_pl.arguments import Arguments
 
 BATCH = 16  # prompts that are continued together
 

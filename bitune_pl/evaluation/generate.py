@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from bitune_pl.evaluation.arguments import Arguments
+from bitune_pl.arguments import Arguments
 
 BATCH = 8  # prompts that are continued together
 

@@ -22,6 +22,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GgufConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -69,6 +70,19 @@ def load_tokenizer(base: str) -> PreTrainedTokenizerFast:
         tokenizer = _read_tokenizer(base)
     tokenizer.name_or_path = base
     return tokenizer
+
+
+def load_config(base: str) -> PreTrainedConfig:
+    """Load the configuration of a base alone, for which no weights are needed.
+
+    Raises:
+        ValueError, OSError: with a sentence that says what is missing or wrong, and what to do.
+    """
+    if base in PACKAGED:
+        base = str(unpacked(base, "config", lambda folder: _save(load_config(_packaged(base)), folder)))
+    place, options = _find(base)
+    with _explained(base):
+        return AutoConfig.from_pretrained(place, **options)
 
 
 def fingerprint(decoder: PreTrainedModel) -> str:
@@ -152,7 +166,7 @@ def _packaged(name: str) -> str:
     return str(PACKAGED[name].file())
 
 
-def _save(part: PreTrainedModel | PreTrainedTokenizerFast, folder: Path) -> None:
+def _save(part: PreTrainedConfig | PreTrainedModel | PreTrainedTokenizerFast, folder: Path) -> None:
     with _explained(str(folder)):
         part.save_pretrained(folder)
 

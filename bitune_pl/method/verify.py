@@ -1,0 +1,94 @@
+"""`bitune verify`: prove the method on a small random copy of a decoder, in seconds and without its weights.
+
+The copy is made by `small_copy.py`, what is proven is in `ladder.py`; this file runs the one on the other and prints a
+table. The exit status is 1 if anything fails.
+"""
+
+import time
+import warnings
+from argparse import Namespace
+
+from bitune_pl.arguments import Arguments
+from bitune_pl.method.variants import VARIANTS, name_of, resolve
+
+ADAPTERS = ("lora", "dora", "ia3", "full", "none")
+
+
+def main(argv: list[str]) -> int:
+    """Climb the ladder and print a table; returns the exit status."""
+    args = _parser().parse_args(argv)
+    method = resolve(args.method)
+
+    from transformers.utils import logging
+
+    from bitune_pl.method.backbone import load_config
+    from bitune_pl.method.ladder import Subject, rungs
+
+    start = time.perf_counter()
+    logging.set_verbosity_error()
+    decoder = _copy(load_config(args.base), args)
+    subject = Subject(decoder, method, args.adapter)
+    trained = len(subject.trained)
+    print(f"method {name_of(method)}, adapter {args.adapter}, {trained} trained tensors\n\n{_HEAD}", flush=True)
+    ladder = rungs(method, bool(trained))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what transformers deprecates is no part of the answer
+        passed = sum(_climb(rung, subject) for rung in ladder)
+    print(f"\n{passed} of {len(ladder)} passed in {time.perf_counter() - start:.1f} s")
+    return int(passed < len(ladder))
+
+
+def _parser() -> Arguments:
+    parser = Arguments(
+        "verify", "Prove the method on a small random copy of a decoder, for which its configuration is enough."
+    )
+    parser.add_argument(
+        "--base",
+        default="smollm2",
+        metavar="NAME",
+        help="hub id, folder (config.json is enough), .gguf file, smollm2 (the default), gemma3-270m",
+    )
+    parser.add_argument("--method", default="bitune", metavar="NAME", help=f"{', '.join(VARIANTS)} (bitune)")
+    parser.add_argument("--adapter", default="lora", choices=ADAPTERS, help="what the trained weights are (lora)")
+    return parser
+
+
+def _copy(config, args: Namespace):
+    """The copy, and what of it is not as in the base.
+
+    Raises:
+        ValueError: if transformers cannot make one.
+    """
+    from bitune_pl.method.small_copy import Shrunk, random_copy
+
+    try:
+        small = Shrunk(config)
+        decoder = random_copy(small.config)
+    except Exception as error:  # what an odd configuration raises depends on the family
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"A copy of {args.base} ({config.model_type}) with two layers cannot be made: {reason.rstrip('.')}."
+        ) from error
+    print(f"A copy of {args.base} ({config.model_type}) with random weights, in float32")
+    for name, (before, after) in small.changes.items():
+        print(f"  {name} {after} in place of {before}")
+    return decoder
+
+
+_HEAD = f"{'':<50}{'difference':>12}{'tolerance':>12}"
+
+
+def _climb(rung, subject) -> bool:
+    """Measure one rung and print its line; a rung that ends in an error has failed."""
+    try:
+        measured, why = rung.measure(subject), ""
+    except Exception as error:
+        measured, why = float("nan"), f"  {type(error).__name__}: {' '.join(str(error).split())}"
+    passed = rung.passes(measured)
+    limit = f"{'at least ' if rung.at_least else ''}{_number(rung.limit)}"
+    print(f"{rung.name:<50}{_number(measured):>12}{limit:>18}  {'PASS' if passed else 'FAIL'}{why}", flush=True)
+    return passed
+
+
+def _number(value: float | int) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.1e}"
