@@ -28,11 +28,10 @@ class Sample:
     answers: list[LongTensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        for name, ids in [("prompt", self.prompt), *((f"answer {i}", ids) for i, ids in enumerate(self.answers))]:
+            if not isinstance(ids, torch.Tensor) or ids.ndim != 1 or ids.dtype != torch.long:
+                is_tensor = isinstance(ids, torch.Tensor)
+                found = f"{ids.dtype} of shape {tuple(ids.shape)}" if is_tensor else type(ids).__name__
+                raise ValueError(f"A sample's {name} is a 1-D LongTensor of token ids, not {found}.")
         if self.prompt.numel() == 0:
             raise ValueError("A prompt needs at least one token, the start token; this one is empty.")
-        for name, ids in [("prompt", self.prompt), *((f"answer {i}", ids) for i, ids in enumerate(self.answers))]:
-            if ids.ndim != 1 or ids.dtype != torch.long:
-                shape = tuple(ids.shape)
-                raise ValueError(
-                    f"A sample's {name} is a 1-D LongTensor of token ids, not {ids.dtype} of shape {shape}."
-                )

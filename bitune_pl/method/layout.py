@@ -100,12 +100,6 @@ class Layout:
         first, answers, _ = self.regions
         return first + answers if self.method.separate_weights else self.rows
 
-    @property
-    def answer_rows(self) -> Int[Tensor, "answer"]:
-        """Places in the row that predict an answer's tokens, in the samples' order."""
-        first, answers, _ = self.regions
-        return torch.arange(first, first + answers, device=self.input_ids.device)
-
     def answer_mask(self, sample: int, window: int | None) -> Bool[Tensor, "answer prompt+answer"] | None:
         """Which of `[prompt | all its answers]` each place of a sample's answers may attend to.
 
@@ -135,7 +129,8 @@ def _readings(method: Method) -> tuple[int, int]:
 
 
 def _row(pieces: list[Tensor], device: torch.device | str | None) -> Int[Tensor, "1 row"]:
-    return torch.cat([torch.empty(0, dtype=torch.long), *pieces]).unsqueeze(0).to(device)
+    row = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.long)  # wherever the samples are, on a GPU too
+    return row.unsqueeze(0).to(device)
 
 
 Recorder = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor], None]

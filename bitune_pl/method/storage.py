@@ -89,14 +89,15 @@ def load(
     """
     description = describe(folder)
     method, kind = Method(**description["method"]), description["adapter"]
-    config = adapters.read_config(folder / "causal", kind)
-    missing = [n for n in method.weight_sets if kind != "none" and not (folder / n).is_dir()]
-    missing += [THETA] if method.mixing and not (folder / THETA).is_file() else []
-    if missing:
-        raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: copy the run's whole model folder.")
+    config = [adapters.read_config(folder / name, kind) for name in method.weight_sets][0]
+    if method.mixing and not (folder / THETA).is_file():
+        raise FileNotFoundError(f"{folder} lacks {THETA}: copy the run's whole model folder.")
     if decoder is None:
         decoder = load_decoder(description["base"], dtype or getattr(torch, description["dtype"]), device)
-    decoder = decoder.to(device=device or decoder.device, dtype=dtype or decoder.dtype)
+    asked = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value is not None}
+    decoder = (
+        decoder.to(**asked) if asked else decoder
+    )  # parts that were kept wider stay so; a packed base takes no type
     if fingerprint(decoder) != description["fingerprint"]:
         raise ValueError(
             f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: "

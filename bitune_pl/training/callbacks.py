@@ -47,12 +47,13 @@ class UpdateLog(Callback):
             self._begin()  # the time of a validation is not the time of an update
 
     def _begin(self) -> None:
-        self.loss, self.tokens, self.start = torch.zeros(()), 0, time.perf_counter()
+        self.loss, self.tokens, self.start = 0.0, 0, time.perf_counter()
 
     def _scalars(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
         seconds = time.perf_counter() - self.start
-        counted = torch.stack([self.loss.double(), torch.tensor(self.tokens, dtype=torch.float64)])
-        loss, tokens = trainer.strategy.reduce(counted.to(pl_module.device), reduce_op="sum").tolist()
+        tokens = torch.tensor(self.tokens, dtype=torch.float64, device=self.loss.device)
+        counted = torch.stack([self.loss.double(), tokens])
+        loss, tokens = trainer.strategy.reduce(counted, reduce_op="sum").tolist()
         return {
             "loss/train": loss,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
@@ -101,7 +102,9 @@ class BestModel(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         checkpoint = trainer.checkpoint_callback
-        if trainer.state.fn != "fit" or trainer.sanity_checking or checkpoint.monitor not in trainer.callback_metrics:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or checkpoint is None:
+            return
+        if checkpoint.monitor not in trainer.callback_metrics:
             return
         score = float(trainer.callback_metrics[checkpoint.monitor])
         better = self.score is None or (score < self.score if checkpoint.mode == "min" else score > self.score)

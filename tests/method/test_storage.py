@@ -92,13 +92,23 @@ def test_a_method_without_a_name_and_a_users_lora_come_back(base, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "part", ["bidirectional", "causal", "theta.safetensors", "bitune.json", "causal/adapter_model.safetensors"]
+    "part",
+    [
+        "bidirectional",
+        "causal",
+        "theta.safetensors",
+        "bitune.json",
+        "causal/adapter_model.safetensors",
+        "causal/adapter_config.json",
+        "bidirectional/adapter_model.safetensors",
+        "bidirectional/adapter_config.json",
+    ],  # fmt: skip
 )
 def test_a_missing_part_is_named(base, tmp_path, part):
     Bitune.build(fresh(base)).save_pretrained(tmp_path / "model")
     path = tmp_path / "model" / part
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(FileNotFoundError, match=part.split("/")[-1]):
+    with pytest.raises(FileNotFoundError, match=f"{part.split('/')[-1]}.*whole model folder|bitune.json is missing"):
         Bitune.from_pretrained(tmp_path / "model")
 
 
@@ -131,3 +141,10 @@ def test_a_loaded_model_still_equals_three_passes(base, tmp_path):
     torch.manual_seed(0)
     again = Bitune.from_pretrained(tmp_path / "model", tiny("llama"))
     close(again.answer_logits(draw()), three_pass.answer_logits(again, draw()))
+
+
+def test_a_decoder_of_several_types_keeps_them(base, tmp_path):
+    Bitune.build(fresh(base)).save_pretrained(tmp_path / "model")
+    decoder = fresh(base).bfloat16()
+    decoder.model.norm.float()
+    assert Bitune.from_pretrained(tmp_path / "model", decoder).decoder.model.norm.weight.dtype == torch.float32

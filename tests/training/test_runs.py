@@ -148,6 +148,11 @@ def test_settings_nobody_typed_come_from_the_checkpoint_and_typed_ones_must_agre
     )
 
 
+def test_a_run_without_checkpoints_keeps_its_last_model(fit, tmp_path):
+    fit("--trainer.max_steps", "1", "--trainer.enable_checkpointing", "false")
+    assert (only_run(tmp_path) / "model" / "bitune.json").is_file()
+
+
 class StopAfter(Callback):
     """Ends training after an update, as a crash would, with a checkpoint of that moment."""
 
