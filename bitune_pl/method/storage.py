@@ -96,7 +96,9 @@ def load(
         raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: copy the run's whole model folder.")
     if decoder is None:
         decoder = load_decoder(description["base"], dtype or getattr(torch, description["dtype"]), device)
-    decoder = decoder.to(device=device or decoder.device, dtype=dtype or decoder.dtype)
+    decoder = decoder.to(device or decoder.device)
+    for parameter in decoder.parameters() if dtype else ():  # not decoder.to(dtype): rotary frequencies stay in float32
+        parameter.data = parameter.data.to(dtype)
     if fingerprint(decoder) != description["fingerprint"]:
         raise ValueError(
             f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: "
