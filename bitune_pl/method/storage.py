@@ -94,10 +94,11 @@ def load(
         raise FileNotFoundError(f"{folder} lacks {THETA}: copy the run's whole model folder.")
     if decoder is None:
         decoder = load_decoder(description["base"], dtype or getattr(torch, description["dtype"]), device)
-    asked = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value is not None}
-    decoder = (
-        decoder.to(**asked) if asked else decoder
-    )  # parts that were kept wider stay so; a packed base takes no type
+    elif device is not None:
+        decoder = decoder.to(device)
+    for parameter in decoder.parameters() if dtype else ():  # not decoder.to(dtype): rotary frequencies stay in float32
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
     if fingerprint(decoder) != description["fingerprint"]:
         raise ValueError(
             f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: "

@@ -52,6 +52,21 @@ def round_trip(family, variant, adapter, tmp_path):
     assert torch.equal(flat(again.answer_logits(draw())), flat(expected))
 
 
+@pytest.mark.parametrize("given", [None, torch.bfloat16])
+def test_a_bfloat16_base_comes_back_with_its_float32_rotary_frequencies(base, tmp_path, given):
+    from bitune_pl import load_decoder
+
+    model = Bitune.build(load_decoder(str(base), torch.bfloat16)).eval()
+    model.save_pretrained(tmp_path / "model")
+    again = Bitune.from_pretrained(tmp_path / "model", dtype=given)
+    expected, found = dict(model.named_buffers()), dict(again.named_buffers())
+    assert expected.keys() == found.keys()
+    assert all(
+        found[name].dtype == buffer.dtype and torch.equal(found[name], buffer) for name, buffer in expected.items()
+    )
+    assert torch.equal(flat(again.answer_logits(draw())), flat(model.answer_logits(draw())))
+
+
 def test_the_folder_names_its_base(base, tmp_path):
     model = Bitune.build(fresh(base))
     model.save_pretrained(tmp_path / "model")
