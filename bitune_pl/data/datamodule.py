@@ -85,6 +85,8 @@ class BituneData(LightningDataModule):
         self.rows: dict[str, Rows] = {}
         self.allow_zero_length_dataloader_with_multiple_devices = True  # more ranks than validation rows
         Plan(batch_size, batch_tokens=batch_tokens)
+        if template is not None and not Template(template).fields:
+            raise ValueError(f"data.template {template!r} has no field such as {{question}}: every row would read alike.")
         _check(max_length, self.limits)
 
     @cached_property

@@ -59,6 +59,8 @@ def json_list(path: Path, name: str) -> Iterator[Row]:
             at = _skip(text, at + 1)
         elif text[at : at + 1] != "]":
             raise ValueError(f"{where}: after this row a comma or the end of the list should stand; the file is cut.")
+    if text[_skip(text, at + 1) :]:
+        raise ValueError(f"{name}: more text stands after the end of the list; is the file two files in one?")
 
 
 def table(path: Path, name: str) -> Iterator[Row]:
@@ -85,6 +87,8 @@ def _cells(reader, name: str) -> Iterator[Row]:
             continue
         if columns is None:
             columns = [cell.strip() for cell in cells]
+            if twice := sorted({column for column in columns if columns.count(column) > 1}):
+                raise ValueError(f"{where}: the header names {', '.join(map(repr, twice))} twice; rename one of them.")
         elif len(cells) != len(columns):
             yield where, ValueError(f"{where}: this row has {len(cells)} cells, the header has {len(columns)}.")
         else:

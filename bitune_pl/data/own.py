@@ -44,6 +44,11 @@ def is_on_hub(name: str) -> bool:
     return named and not _is_file(name) and not Path(name).is_dir()
 
 
+def is_other_file(name: str) -> bool:
+    """Whether it is a file of a kind that is not read; `owner/name` of the hub may look the same."""
+    return Path(name).is_file() and not _is_file(name)
+
+
 def _is_file(name: str) -> bool:
     return Path(name).suffix.lower() in files.FORMATS
 

@@ -73,7 +73,7 @@ def load(
 
 def check(name: str, names: Names | None = None) -> None:
     """Refuse a name that cannot be a source's, and columns named for a source that has its own; reads nothing."""
-    if name not in SOURCES and not own.is_own(name):
+    if name not in SOURCES and (not own.is_own(name) or own.is_other_file(name)):
         raise ValueError(
             f"There is no data source {name!r}; there are {', '.join(SOURCES)}, or your own data: the path of a file "
             f"that ends in {', '.join(FORMATS)}, a folder of save_to_disk, or owner/name on the Hugging Face hub."

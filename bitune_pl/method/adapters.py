@@ -12,6 +12,7 @@ import torch
 from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model_state_dict, inject_adapter_in_model
 from peft import set_peft_model_state_dict as load_into
 from peft.tuners.lora.layer import Linear as LoraLinear
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -81,6 +82,10 @@ def configure(
         raise ValueError(f"The adapter {adapter} does not take these settings: {settings} ({error}).") from error
 
 
+INITS = (True, False, "gaussian", "orthogonal")
+"""Initialisations of LoRA that leave the base as it is. PiSSA's and OLoRA's subtract from it, once for each set of weights."""
+
+
 def kind_of(config: Config) -> str:
     """A name for a configuration."""
     return config.peft_type.value.lower() if isinstance(config, PeftConfig) else "full" if config else "none"
@@ -94,6 +99,11 @@ def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str],
     decoder.requires_grad_(False)
     if config is None:
         return
+    if (init := getattr(config, "init_lora_weights", True)) not in INITS:
+        raise ValueError(
+            f"init_lora_weights {init!r} changes the base that both sets of weights share, or needs data: choose one of "
+            f"{', '.join(map(repr, INITS))}."
+        )
     trainable: set[str] = set()
     for name in weight_sets:
         if isinstance(config, FullCopies):
@@ -213,6 +223,18 @@ def read_config(folder: Path, kind: str) -> Config:
     return FullCopies() if kind == "full" else PeftConfig.from_pretrained(str(folder))
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): copy the run's whole model folder again.") from error
+
+
 def load(decoder: PreTrainedModel, name: str, folder: Path) -> None:
     """Read one set of weights that `save` wrote into one of the same configuration.
 
@@ -220,7 +242,7 @@ def load(decoder: PreTrainedModel, name: str, folder: Path) -> None:
         ValueError: if a tensor is missing, too many or of another shape.
     """
     path = folder / (ADAPTER if name in _peft(decoder) else COPIES)
-    found, expected = {key.removeprefix(PREFIX): t for key, t in load_file(path).items()}, _state(decoder, name)
+    found, expected = {key.removeprefix(PREFIX): t for key, t in read_tensors(path).items()}, _state(decoder, name)
     if wrong := sorted(expected.keys() ^ found.keys()):
         raise ValueError(
             f"{folder} holds other tensors than this decoder's {name} weights: {len(expected.keys() - found.keys())} missing, "

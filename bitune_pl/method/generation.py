@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from .model import Bitune
 
 
+_ASSISTED = (
+    "cannot be used with Bitune.generate: transformers decodes wrongly from a cache that is already filled when it is "
+    "assisted."
+)
+
+
 def prefill(model: "Bitune", prompts: Sequence[LongTensor]) -> tuple[DynamicCache, Int[Tensor, "batch prompt"]]:
     """Read prompts and keep their mixed keys and values.
 
@@ -74,9 +80,15 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
         return []
     if generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("Bitune.generate returns token ids only: leave out return_dict_in_generate.")
+    if generate_kwargs.get("use_cache") is False:
+        raise ValueError("Bitune.generate decodes from its mixed cache: leave out use_cache=False.")
+    if generate_kwargs.get("assistant_model") is not None:
+        raise ValueError(f"assistant_model {_ASSISTED}")
     prompts = [Sample(prompt).prompt for prompt in prompts]
     config = _config(model, generate_kwargs)
-    settings = {**generate_kwargs, "pad_token_id": config.pad_token_id, "cache_implementation": None}
+    if config.prompt_lookup_num_tokens or config.assistant_early_exit:
+        raise ValueError(f"prompt_lookup_num_tokens and assistant_early_exit {_ASSISTED}")
+    settings = {**generate_kwargs, "pad_token_id": config.pad_token_id, "cache_implementation": None, "use_cache": True}
     copies = model.method.prompt_copies
     width = max(len(prompt) for prompt in prompts) * copies
     model.reach.check(

@@ -23,6 +23,8 @@ Head = Callable[[Float[Tensor, "places hidden"]], Float[Tensor, "places vocab"]]
 CHUNK = 2**25
 """Most logits that exist at a time (128 MiB in float32)."""
 
+_NOTHING = torch.iinfo(torch.long).min
+
 
 def log_likelihood(
     hidden: Float[Tensor, "answer hidden"], targets: Int[Tensor, "answer"], head: Head, frozen_head: bool, vocab: int
@@ -49,7 +51,8 @@ def log_likelihood(
 def _score(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
     logits = head(hidden)
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return -F.cross_entropy(logits.to(wide), targets, reduction="none")
+    # A target of -100 would count as certain and learned; here nothing is ignored, so that it is an error.
+    return -F.cross_entropy(logits.to(wide), targets, reduction="none", ignore_index=_NOTHING)
 
 
 class _ScoreWithGradient(torch.autograd.Function):

@@ -70,7 +70,7 @@ class Bitune(nn.Module):
             ValueError: if a name is unknown, a number out of range, or the decoder cannot be served.
         """
         method = resolve(method)
-        if not theta_init > 0:
+        if not 0 < theta_init < float("inf"):
             raise ValueError(f"theta_init is a number above 0, not {theta_init!r}.")
         if tuners(decoder):
             raise ValueError(

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from .. import __version__
 from . import adapters
 from .backbone import fingerprint, load_decoder
-from .variants import Method
+from .variants import resolve
 
 if TYPE_CHECKING:
     from .model import Bitune
@@ -66,7 +66,15 @@ def describe(folder: Path) -> dict:
         raise FileNotFoundError(
             f"{folder} holds no Bitune model: {DESCRIPTION} is missing. Give the model folder of a run."
         )
-    return json.loads(path.read_text())
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): copy the run's whole model folder again.") from error
+    needed = ("method", "adapter", "adapter_dtype", "theta_init", "base", "dtype", "fingerprint")
+    if not isinstance(found, dict) or (lacking := [name for name in needed if name not in found]):
+        what = ", ".join(lacking) if isinstance(found, dict) else "an object"
+        raise ValueError(f"{path} lacks {what}: copy the run's whole model folder again.")
+    return found
 
 
 def load(
@@ -88,7 +96,7 @@ def load(
         ValueError: if the base is another one, or a tensor does not fit.
     """
     description = describe(folder)
-    method, kind = Method(**description["method"]), description["adapter"]
+    method, kind = resolve(description["method"]), description["adapter"]
     config = [adapters.read_config(folder / name, kind) for name in method.weight_sets][0]
     if method.mixing and not (folder / THETA).is_file():
         raise FileNotFoundError(f"{folder} lacks {THETA}: copy the run's whole model folder.")
@@ -109,8 +117,19 @@ def load(
     for name in method.weight_sets if kind != "none" else ():
         adapters.load(decoder, name, folder / name)
     if method.mixing:
-        thetas = load_file(folder / THETA)
-        with torch.no_grad():
-            for name in ("theta_k", "theta_v"):
-                getattr(model, name).copy_(thetas[name])
+        _load_theta(model, folder / THETA)
     return model.eval()
+
+
+@torch.no_grad()
+def _load_theta(model: "Bitune", path: Path) -> None:
+    """Read theta; a tensor of one number would otherwise be copied to all blocks without a word."""
+    thetas = adapters.read_tensors(path)
+    for name in ("theta_k", "theta_v"):
+        theta = getattr(model, name)
+        if name not in thetas or thetas[name].shape != theta.shape:
+            found = f"has shape {tuple(thetas[name].shape)}" if name in thetas else "is missing"
+            raise ValueError(
+                f"{name} in {path} {found}, and this decoder needs {tuple(theta.shape)}: copy the run's whole model folder."
+            )
+        theta.copy_(thetas[name])

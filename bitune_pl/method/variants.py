@@ -34,6 +34,9 @@ class Method:
     def __post_init__(self) -> None:
         if self.second_pass is not None and self.second_pass not in get_args(Pattern):
             raise ValueError(f"second_pass is one of {', '.join(get_args(Pattern))} or none, not {self.second_pass!r}.")
+        for name in ("separate_weights", "mixing"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is true or false, not {getattr(self, name)!r}.")
         if self.second_pass is None and (self.mixing or self.separate_weights):
             raise ValueError(
                 "mixing and separate_weights need a second reading of the prompt: set second_pass, or set both to false."

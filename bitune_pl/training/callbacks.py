@@ -91,8 +91,8 @@ class ResumePoint(Callback):
 class BestModel(Callback):
     """Keep `folder` at the best model so far, in the form that `--run` reads.
 
-    Best is what the run's ModelCheckpoint watches; without any validation it is the last. The outcomes of the best
-    model on the validation questions stay in `right`, one a question.
+    Best is what the run's ModelCheckpoint watches, the validation loss where there are no checkpoints; without any
+    validation it is the last. The outcomes of the best model on the validation questions stay in `right`, one a question.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -102,12 +102,11 @@ class BestModel(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         checkpoint = trainer.checkpoint_callback
-        if trainer.state.fn != "fit" or trainer.sanity_checking or checkpoint is None:
+        monitor, mode = (checkpoint.monitor, checkpoint.mode) if checkpoint else ("loss/validation", "min")
+        if trainer.state.fn != "fit" or trainer.sanity_checking or monitor not in trainer.callback_metrics:
             return
-        if checkpoint.monitor not in trainer.callback_metrics:
-            return
-        score = float(trainer.callback_metrics[checkpoint.monitor])
-        better = self.score is None or (score < self.score if checkpoint.mode == "min" else score > self.score)
+        score = float(trainer.callback_metrics[monitor])
+        better = self.score is None or (score < self.score if mode == "min" else score > self.score)
         if better and score == score:
             self.score, self.right = score, pl_module.right
             self._write(trainer, pl_module)

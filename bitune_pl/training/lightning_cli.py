@@ -97,13 +97,17 @@ class BituneCLI(LightningCLI):
             return super().instantiate_trainer(logger=False, enable_checkpointing=False, callbacks=callbacks)
         if given.max_steps == -1 and given.max_epochs is None and given.max_time is None:
             given.max_epochs = 1  # Lightning's own default is 1000
+        _check_length(given, self.config_init.compare_untuned)
         self.run_folder = self._run_folder(Path(given.default_root_dir))
         log = UpdateLog()
-        callbacks = [log, *self._progress(log), ValidateAtEnd(), ResumePoint(), BestModel(self.run_folder / "model")]
+        callbacks = [log, *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
         callbacks += [UntunedScore()] if self.config_init.compare_untuned else []
         callbacks += self._checkpoints()
         return super().instantiate_trainer(
-            default_root_dir=str(self.run_folder), logger=self._logger(), callbacks=(given.callbacks or []) + callbacks
+            default_root_dir=str(self.run_folder),
+            logger=self._logger(),
+            # ResumePoint is first: an interruption within another callback must find the update's loops taken.
+            callbacks=[ResumePoint(), *(given.callbacks or []), *callbacks],
         )
 
     def _progress(self, log: UpdateLog) -> list[UpdateProgress]:
@@ -162,6 +166,31 @@ class EventLogger(TensorBoardLogger):
 
     def save(self) -> None:
         self.experiment.flush()
+
+
+def _check_length(given: Any, compares: bool) -> None:
+    """Refuse what only part of a run would notice, before anything is loaded.
+
+    Raises:
+        ValueError: naming the settings.
+    """
+    if given.max_steps == -1 and given.max_epochs in (None, -1):
+        raise ValueError(
+            "The learning rate falls to 0 at the end of a run, so a run needs one: give trainer.max_steps or "
+            "trainer.max_epochs, beside trainer.max_time too."
+        )
+    part, step = given.limit_train_batches, given.accumulate_grad_batches
+    if step > 1 and part is not None and not (isinstance(part, int) and part % step == 0):
+        raise ValueError(
+            "trainer.limit_train_batches could cut an update of several batches in two: choose rows with "
+            "data.train_rows, or stop after trainer.max_steps."
+        )
+    in_part = isinstance(given.limit_val_batches, int) or given.limit_val_batches not in (None, 1.0)
+    if compares and (in_part or given.fast_dev_run or given.overfit_batches):
+        raise ValueError(
+            "compare_untuned scores the base on all validation rows, and the trainer is told to score some of them: "
+            "choose how many with data.validation_rows."
+        )
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class BituneModule(LightningModule):
         self.save_hyperparameters(logger=False)
         self.method = _whole_method(method)
         _check(adapter, theta_init, lr, warmup)
+        _check_adamw(weight_decay, eps, betas)
         self.strict_loading = False
         self.model: Bitune | None = None
         self.scores = torch.nn.ModuleDict({"validation": Scores(), "test": Scores()})
@@ -203,6 +204,14 @@ def _check(adapter: str, theta_init: float, lr: float, warmup: float) -> None:
         raise ValueError(f"model.theta_init and model.lr are above 0; they are {theta_init} and {lr}.")
     if not 0 <= warmup < 1:
         raise ValueError(f"model.warmup is a share of the updates, from 0 to below 1, not {warmup}.")
+
+
+def _check_adamw(weight_decay: float, eps: float, betas: tuple[float, float]) -> None:
+    if weight_decay < 0 or eps < 0 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(
+            "model.weight_decay and model.eps are at least 0 and both model.betas from 0 to below 1; they are "
+            f"{weight_decay}, {eps} and {list(betas)}."
+        )
 
 
 def check_precision(precision: str) -> None:

@@ -1,0 +1,105 @@
+"""What would be wrong without a word is an error: options, files and settings that Bitune cannot honour."""
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from bitune_pl import Bitune, Sample
+from bitune_pl.method.variants import Method
+
+
+def decoder():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=60,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+        )  # fmt: skip
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Bitune.build(decoder()).eval()
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "option", [{"use_cache": False}, {"prompt_lookup_num_tokens": 2}, {"assistant_model": "another decoder"}]
+)
+def test_options_that_would_bypass_the_mixed_cache(model, option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        model.generate([torch.tensor([3, 4, 5])], max_new_tokens=2, **option)
+
+
+def test_a_base_saved_without_use_cache_generates_the_same(model):
+    prompt = [torch.tensor([3, 4, 5, 6, 7])]
+    plain = model.generate(prompt, max_new_tokens=6, do_sample=False, eos_token_id=None)
+    model.decoder.generation_config.use_cache = False
+    try:
+        again = model.generate(prompt, max_new_tokens=6, do_sample=False, eos_token_id=None)
+    finally:
+        model.decoder.generation_config.use_cache = True
+    assert torch.equal(plain[0], again[0])
+
+
+def test_a_target_of_minus_100_is_an_error(model):
+    with pytest.raises(IndexError):
+        model.loss([Sample(torch.tensor([3, 4]), [torch.tensor([5, -100])])])
+
+
+@pytest.mark.parametrize("field", ["separate_weights", "mixing"])
+@pytest.mark.parametrize("value", ["false", 3, None])
+def test_a_method_takes_true_and_false_only(field, value):
+    with pytest.raises(ValueError, match=field):
+        Method(**{field: value})
+
+
+@pytest.mark.parametrize("theta_init", [float("inf"), float("nan"), 0, -1])
+def test_theta_init_is_finite_and_positive(theta_init):
+    with pytest.raises(ValueError, match="theta_init"):
+        Bitune.build(decoder(), theta_init=theta_init)
+
+
+@pytest.mark.parametrize("init", ["pissa", "olora", "pissa_niter_4"])
+def test_an_initialisation_that_changes_the_shared_base(init):
+    with pytest.raises(ValueError, match="init_lora_weights"):
+        Bitune.build(decoder(), adapter=LoraConfig(target_modules="all-linear", init_lora_weights=init))
+
+
+@pytest.mark.parametrize("thetas", [{"theta_k": 1, "theta_v": 1}, {"theta_k": 3, "theta_v": 3}, {"theta_k": 2}])
+def test_a_theta_file_of_another_length(folder, thetas):
+    save_file({name: torch.ones(length) for name, length in thetas.items()}, folder / "theta.safetensors")
+    with pytest.raises(ValueError, match="theta_. in .*theta.safetensors"):
+        Bitune.from_pretrained(folder, decoder())
+
+
+@pytest.mark.parametrize("part", ["theta.safetensors", "causal/adapter_model.safetensors", "bitune.json"])
+def test_a_damaged_part(folder, part):
+    (folder / part).write_bytes((folder / part).read_bytes()[:20])
+    with pytest.raises(ValueError, match="damaged"):
+        Bitune.from_pretrained(folder, decoder())
+
+
+def test_a_description_that_lacks_something(folder):
+    said = json.loads((folder / "bitune.json").read_text())
+    (folder / "bitune.json").write_text(json.dumps({**said, "method": {**said["method"], "mixng": True}}))
+    with pytest.raises(ValueError, match="mixng"):
+        Bitune.from_pretrained(folder, decoder())
+    del said["fingerprint"]
+    (folder / "bitune.json").write_text(json.dumps(said))
+    with pytest.raises(ValueError, match="fingerprint"):
+        Bitune.from_pretrained(folder, decoder())
