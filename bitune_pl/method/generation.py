@@ -14,7 +14,7 @@ from torch import LongTensor, Tensor
 from transformers import DynamicCache, GenerationConfig
 
 from ..sample import Sample
-from . import probes
+from . import probes, start_token
 
 if TYPE_CHECKING:
     from .model import Bitune
@@ -75,6 +75,7 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
     if generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("Bitune.generate returns token ids only: leave out return_dict_in_generate.")
     prompts = [Sample(prompt).prompt for prompt in prompts]
+    start_token.check_prompts(model.decoder, prompts)
     config = _config(model, generate_kwargs)
     settings = {**generate_kwargs, "pad_token_id": config.pad_token_id, "cache_implementation": None}
     copies = model.method.prompt_copies
@@ -88,7 +89,7 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
     for row, prompt in zip(ids, prompts, strict=True):
         row[width - len(prompt) * copies :] = prompt.repeat(copies)
     mask, cached = torch.ones(len(prompts), 1, dtype=torch.long, device=model.decoder.device), {}
-    with probes.evaluating(model):
+    with probes.evaluating(model), start_token.in_logits(model.decoder):
         if width > 1:
             cache, read = prefill(model, prompts)
             cache.batch_repeat_interleave(max(config.num_beams or 1, config.num_return_sequences or 1))

@@ -3,6 +3,7 @@
     causal/           a PEFT adapter in PEFT's own format
     bidirectional/    the same, where the second reading has weights of its own
     theta.safetensors theta_k and theta_v, where the method mixes
+    start_token.safetensors  the embedding of the start token, where it is a new one
     bitune.json       method, adapter, theta_init, base and its fingerprint, versions
 
 Nothing is pickled.
@@ -16,17 +17,19 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from .. import __version__
-from . import adapters
+from . import adapters, start_token
 from .backbone import fingerprint, load_decoder
+from .quantization import quantization_of
 from .variants import Method
 
 if TYPE_CHECKING:
     from .model import Bitune
 
-DESCRIPTION, THETA = "bitune.json", "theta.safetensors"
+DESCRIPTION, THETA, START = "bitune.json", "theta.safetensors", "start_token.safetensors"
 
 
 def save(model: "Bitune", folder: Path) -> None:
@@ -35,20 +38,31 @@ def save(model: "Bitune", folder: Path) -> None:
     if model.adapter != "none":
         for name in model.method.weight_sets:
             adapters.save(model.decoder, name, folder / name)
-    if model.method.mixing:
-        thetas = {"theta_k": model.theta_k, "theta_v": model.theta_v}
-        save_file({name: theta.detach().cpu() for name, theta in thetas.items()}, folder / THETA)
+    for part, own in _own_tensors(model).items():
+        save_file({name: tensor.detach().cpu() for name, tensor in own.items()}, folder / part)
     description = {
         "method": asdict(model.method),
         "adapter": model.adapter,
         "adapter_dtype": str(_adapter_dtype(model)).removeprefix("torch."),
         "theta_init": model.theta_init,
+        "start_token": None if model.start_token_id is None else start_token.NAME,
         "base": model.decoder.name_or_path,
         "dtype": str(model.decoder.dtype).removeprefix("torch."),
+        "quantization": quantization_of(model.decoder),
         "fingerprint": model.base_fingerprint,
         "versions": {"bitune_pl": __version__, **{name: version(name) for name in ("torch", "transformers", "peft")}},
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def _own_tensors(model: "Bitune") -> dict[str, dict[str, Tensor]]:
+    """What is trained and belongs to no set of weights, by the file that holds it."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    if model.method.mixing:
+        parts[THETA] = {"theta_k": model.theta_k, "theta_v": model.theta_v}
+    if model.start_token_id is not None:
+        parts[START] = {"start_token": model.decoder.get_input_embeddings().start_token.weight}
+    return parts
 
 
 def _adapter_dtype(model: "Bitune") -> torch.dtype:
@@ -91,24 +105,35 @@ def load(
     method, kind = Method(**description["method"]), description["adapter"]
     config = adapters.read_config(folder / "causal", kind)
     missing = [n for n in method.weight_sets if kind != "none" and not (folder / n).is_dir()]
-    missing += [THETA] if method.mixing and not (folder / THETA).is_file() else []
+    needed = {THETA: method.mixing, START: description.get("start_token") is not None}
+    missing += [part for part, is_needed in needed.items() if is_needed and not (folder / part).is_file()]
     if missing:
         raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: copy the run's whole model folder.")
     if decoder is None:
-        decoder = load_decoder(description["base"], dtype or getattr(torch, description["dtype"]), device)
-    decoder = decoder.to(device=device or decoder.device, dtype=dtype or decoder.dtype)
+        kept = getattr(torch, description["dtype"])
+        decoder = load_decoder(description["base"], dtype or kept, device, description.get("quantization"))
+    decoder = decoder.to(device or decoder.device)
+    if dtype not in (None, decoder.dtype):
+        decoder = decoder.to(dtype)
     if fingerprint(decoder) != description["fingerprint"]:
         raise ValueError(
             f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: "
             "load that base."
         )
-    model = cls.build(decoder, method, config, description["theta_init"], getattr(torch, description["adapter_dtype"]))
+    model = cls.build(
+        decoder,
+        method,
+        config,
+        description["theta_init"],
+        getattr(torch, description["adapter_dtype"]),
+        start_token=description.get("start_token"),
+    )
     model.adapter = kind
     for name in method.weight_sets if kind != "none" else ():
         adapters.load(decoder, name, folder / name)
-    if method.mixing:
-        thetas = load_file(folder / THETA)
-        with torch.no_grad():
-            for name in ("theta_k", "theta_v"):
-                getattr(model, name).copy_(thetas[name])
+    with torch.no_grad():
+        for part, own in _own_tensors(model).items():
+            found = load_file(folder / part)
+            for name, tensor in own.items():
+                tensor.copy_(found[name])
     return model.eval()
