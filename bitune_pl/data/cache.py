@@ -1,10 +1,10 @@
 """The cache of tokenised rows: a second run with the same rows does not tokenise them again.
 
 The key is a hash of everything that decides on the ids: the text of every row as the template made it, the whole
-tokenizer, the length limit, the code that encodes, and the versions of the libraries beneath. What the key is made of
-is read anew in every run, so a stale entry cannot be found: an edited file or template is another key. Entries lie in
-`$BITUNE_CACHE/rows`, else `$XDG_CACHE_HOME/bitune_pl/rows`, else `~/.cache/bitune_pl/rows`; any of them may be deleted
-at any time. `BITUNE_CACHE=off` does without.
+tokenizer, the id of a new start token, the length limit, the code that encodes, and the versions of the libraries
+beneath. What the key is made of is read anew in every run, so a stale entry cannot be found: an edited file or template
+is another key. Entries lie in `$BITUNE_CACHE/rows`, else `$XDG_CACHE_HOME/bitune_pl/rows`, else
+`~/.cache/bitune_pl/rows`; any of them may be deleted at any time. `BITUNE_CACHE=off` does without.
 
 An entry is written beside its place and moved there whole, so that ranks and runs never see half of one. Its arrays
 are mapped into memory, not read, and shared by all processes of a machine.
@@ -64,8 +64,8 @@ def encode(encoder: Encoder, examples: Sequence[Example], with_choices: bool) ->
 def make_key(encoder: Encoder, examples: Sequence[Example], with_choices: bool) -> str:
     """The hash of everything that the encoded rows depend on."""
     tokenizer = encoder.tokenizer
-    settings = [_VERSIONS, type(tokenizer).__name__, encoder.opening, encoder.eos, tokenizer.unk_token_id]
-    settings += [encoder.max_length, with_choices, len(examples)]
+    settings = [_VERSIONS, type(tokenizer).__name__, encoder.opening, encoder.closing, encoder.eos]
+    settings += [tokenizer.unk_token_id, encoder.max_length, with_choices, len(examples)]
     digest = hashlib.blake2b(_CODE, digest_size=16)
     digest.update(repr(settings).encode())
     digest.update(tokenizer.backend_tokenizer.to_str().encode())

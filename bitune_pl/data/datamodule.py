@@ -1,8 +1,8 @@
 """BituneData: a source, encoded and batched, as Lightning wants it.
 
 Everything it does is done elsewhere: `sources` reads, `encoding` makes ids, `cache` keeps them, `batching` decides on
-updates. It does not
-load a tokenizer, since that belongs to the base: it takes the one it is given, or the training module's.
+updates. It does not load a tokenizer, since that belongs to the base: it takes the one it is given, or the training
+module's, and likewise the id of a start token that is a new one.
 """
 
 from functools import cached_property
@@ -82,20 +82,25 @@ class BituneData(LightningDataModule):
         self.seed, self.num_workers = seed, num_workers
         self.limits = {"train": train_rows, "validation": validation_rows, "test": validation_rows}
         self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.start_token_id: int | None = None
         self.rows: dict[str, Rows] = {}
         self.allow_zero_length_dataloader_with_multiple_devices = True  # more ranks than validation rows
         Plan(batch_size, batch_tokens=batch_tokens)
         if template is not None and not Template(template).fields:
-            raise ValueError(f"data.template {template!r} has no field such as {{question}}: every row would read alike.")
+            raise ValueError(
+                f"data.template {template!r} has no field such as {{question}}: every row would read alike."
+            )
         _check(max_length, self.limits)
 
     @cached_property
     def encoder(self) -> Encoder:
         """Text to ids, as this run does it."""
-        tokenizer = self.tokenizer or getattr(self.trainer and self.trainer.lightning_module, "tokenizer", None)
+        module = self.trainer and self.trainer.lightning_module
+        tokenizer = self.tokenizer or getattr(module, "tokenizer", None)
         if tokenizer is None:
             raise ValueError(f"The data needs the tokenizer of its base ({self.base}): set BituneData.tokenizer first.")
-        return Encoder(tokenizer, self.max_length)
+        start = self.start_token_id if self.start_token_id is not None else getattr(module, "start_token_id", None)
+        return Encoder(tokenizer, self.max_length, start)
 
     @cached_property
     def template(self) -> Template:

@@ -4,6 +4,7 @@
   beginning-of-sequence token, once. Where it puts nothing there (Phi-2, SmolLM2), neither do we, as in the published
   code and in lm-eval. An empty prompt is the beginning-of-sequence token alone, which then is the start token; a
   tokenizer that has none makes it an error.
+* Where the start token is a new one that is learned, its id ends every prompt; answers are tokenised as without it.
 * An answer is what follows the prompt's ids when both are tokenised together. Where tokens merge over the border, so
   that the prompt's ids no longer stand at the front, it is the ids of the answer alone.
 * A training answer ends in the end-of-sequence token, once, and learned. Choices that are only scored do not have it.
@@ -35,17 +36,21 @@ class Encoder:
     Args:
         tokenizer: any Hugging Face tokenizer; a fast one encodes rows in bulk.
         max_length: longest training row in tokens, everything counted.
+        start_token: id that ends every prompt, for a model whose start token is a new one (`model.start_token_id`).
 
     Raises:
         ValueError: if the tokenizer has no end-of-sequence token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int = 512) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int = 512, start_token: int | None = None
+    ) -> None:
         if tokenizer.eos_token_id is None:
             raise ValueError("This tokenizer has no end-of-sequence token, so no answer could end; set its eos_token.")
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.eos: int = tokenizer.eos_token_id
+        self.closing: Ids = [] if start_token is None else [start_token]
         self.opening = self._find_opening()
         self.bridged = bridged_characters(tokenizer)
         self.spellable = self._find_spellable_control_tokens()
@@ -126,8 +131,8 @@ class Encoder:
         return self._tokenize([answer])[0]
 
     def _checked_prompt(self, prompt: Ids, where: str) -> Ids:
-        if prompt or self.opening:
-            return self.opening + prompt
+        if prompt or self.opening or self.closing:
+            return self.opening + prompt + self.closing
         if self.tokenizer.bos_token_id is None:
             raise ValueError(
                 f"{where}: the prompt is empty, and this tokenizer has no beginning-of-sequence token to start from; "
@@ -160,7 +165,7 @@ class Encoder:
         return frozenset(control).intersection(chain.from_iterable(spelled))
 
     def _holds_control_token(self, prompt: Ids, *answers: Ids) -> bool:
-        body = chain(prompt[len(self.opening) :], *answers)
+        body = chain(prompt[len(self.opening) : len(prompt) - len(self.closing)], *answers)
         return bool(self.spellable) and not self.spellable.isdisjoint(body)
 
 

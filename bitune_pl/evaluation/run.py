@@ -49,11 +49,8 @@ def open_run(folder: str | Path) -> Opened:
         )
     said = json.loads((model / PROMPT).read_text())
     tokenizer = AutoTokenizer.from_pretrained(model)
-    return Opened(
-        Bitune.from_pretrained(model, device=_device()),
-        Encoder(tokenizer, said["max_length"]),
-        Template(**said["template"]),
-    )
+    opened = Bitune.from_pretrained(model, device=_device())
+    return Opened(opened, Encoder(tokenizer, said["max_length"], opened.start_token_id), Template(**said["template"]))
 
 
 def open_base(name: str) -> Opened:

@@ -4,6 +4,7 @@
 `routing.py`.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,16 +12,17 @@ from pathlib import Path
 import torch
 from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model_state_dict, inject_adapter_in_model
 from peft import set_peft_model_state_dict as load_into
+from peft.tuners.ia3.layer import IA3Layer
 from peft.tuners.lora.layer import Linear as LoraLinear
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from .copies import FullCopies
 from .low_rank import add_low_rank
 from .routing import Routed, route, tuners
+from .targets import feedforward, linear_layers, matching, paper_targets
 
 Config = PeftConfig | FullCopies | None
 
@@ -34,14 +36,10 @@ def _dora(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> Lor
 
 
 def _ia3(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> IA3Config:
-    linear = [
-        n
-        for n, m in decoder.named_modules()
-        if isinstance(m, nn.Linear | Conv1D) and m is not decoder.get_output_embeddings()
-    ]
-    inside = tuple(f"{name}." for name in attention)
-    feedforward = [name for name in linear if not name.startswith(inside)]
-    return IA3Config(**{"target_modules": linear, "feedforward_modules": feedforward, **settings})
+    names, ends = linear_layers(decoder), settings.get("target_modules")
+    if isinstance(ends, list | tuple):
+        names = settings["target_modules"] = matching(names, ends) or list(ends)
+    return IA3Config(**{"target_modules": names, "feedforward_modules": feedforward(names, attention), **settings})
 
 
 def _full(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> FullCopies:
@@ -58,7 +56,11 @@ the MLP; `full` trains the layers themselves, one copy for each set of weights; 
 
 
 def configure(
-    adapter: "str | Config", decoder: PreTrainedModel, attention: Sequence[str], settings: dict | None = None
+    adapter: "str | Config",
+    decoder: PreTrainedModel,
+    attention: Sequence[str],
+    settings: dict | None,
+    as_published: bool,
 ) -> Config:
     """The configuration of an adapter named as in the paper.
 
@@ -66,24 +68,50 @@ def configure(
         adapter: a name in `CONFIGS`, or a configuration, which is taken as it is.
         attention: names of the decoder's attention modules; a linear layer outside of them is feed-forward.
         settings: PEFT settings to use in place of the paper's.
+        as_published: take the layers that the published code takes.
 
     Raises:
-        ValueError: if the name is unknown, or a setting is.
+        ValueError: if the name is unknown, or a setting is, or two settings contradict each other.
     """
+    check(adapter, settings, as_published)
     if not isinstance(adapter, str):
         return adapter
-    if adapter not in CONFIGS:
-        raise ValueError(
-            f"There is no adapter {adapter!r}; the adapters are {', '.join(CONFIGS)}, or a PEFT configuration."
-        )
+    settings = dict(settings or {}) | ({"target_modules": paper_targets(decoder)} if as_published else {})
     try:
-        return CONFIGS[adapter](decoder, attention, **(settings or {}))
+        return CONFIGS[adapter](decoder, attention, **settings)
     except TypeError as error:
         raise ValueError(f"The adapter {adapter} does not take these settings: {settings} ({error}).") from error
 
 
+def check(adapter: "str | Config", settings: dict | None, as_published: bool) -> None:
+    """What can be said about an adapter before there is a decoder.
+
+    Raises:
+        ValueError: if the name is unknown or the settings contradict it.
+    """
+    if isinstance(adapter, str) and adapter not in CONFIGS:
+        raise ValueError(
+            f"There is no adapter {adapter!r}; the adapters are {', '.join(CONFIGS)}, or a PEFT configuration."
+        )
+    if as_published and (not isinstance(adapter, str) or adapter == "none"):
+        raise ValueError("paper_targets chooses the layers of lora, dora, ia3 or full: leave it out here.")
+    if as_published and "target_modules" in (settings or {}):
+        raise ValueError("paper_targets and target_modules both choose the layers to adapt: give one of them.")
+    if settings and not isinstance(adapter, str):
+        raise ValueError("adapter_settings go with an adapter's name: put them into the PEFT configuration instead.")
+    _check_start((settings or getattr(adapter, "__dict__", {})).get("init_lora_weights", True))
+
+
 INITS = (True, False, "gaussian", "orthogonal")
 """Initialisations of LoRA that leave the base as it is. PiSSA's and OLoRA's subtract from it, once for each set of weights."""
+
+
+def _check_start(init: bool | str) -> None:
+    if init not in INITS:
+        raise ValueError(
+            f"init_lora_weights {init!r} takes its start out of the base, which two sets of weights share and a saved model "
+            f"leaves as it is, or needs data: choose one of {', '.join(map(repr, INITS))}."
+        )
 
 
 def kind_of(config: Config) -> str:
@@ -99,11 +127,7 @@ def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str],
     decoder.requires_grad_(False)
     if config is None:
         return
-    if (init := getattr(config, "init_lora_weights", True)) not in INITS:
-        raise ValueError(
-            f"init_lora_weights {init!r} changes the base that both sets of weights share, or needs data: choose one of "
-            f"{', '.join(map(repr, INITS))}."
-        )
+    _check_start(getattr(config, "init_lora_weights", True))
     trainable: set[str] = set()
     for name in weight_sets:
         if isinstance(config, FullCopies):
@@ -115,7 +139,7 @@ def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str],
         if name in trainable:
             parameter.data = parameter.data.to(dtype)
         parameter.requires_grad_(name in trainable)
-    route(decoder, lambda layer: RoutedLora if type(layer) is LoraLinear else Routed)
+    route(decoder, _routed)
 
 
 def _inject(decoder: PreTrainedModel, config: PeftConfig, name: str) -> set[str]:
@@ -132,6 +156,17 @@ def _inject(decoder: PreTrainedModel, config: PeftConfig, name: str) -> set[str]
     for layer in tuners(decoder):
         layer.set_adapter([name])
     return {n for n, p in decoder.named_parameters() if p.requires_grad}
+
+
+def _routed(layer: nn.Module) -> type[Routed]:
+    return RoutedLora if type(layer) is LoraLinear else RoutedIA3 if isinstance(layer, IA3Layer) else Routed
+
+
+class RoutedIA3(Routed):
+    """An IA3 layer that returns the type it was given: over a 4-bit layer PEFT's returns float32."""
+
+    def forward(self, x: Tensor, *args, **kwargs) -> Tensor:
+        return super().forward(x, *args, **kwargs).to(x.dtype)
 
 
 class RoutedLora(Routed):
@@ -185,7 +220,8 @@ def save(decoder: PreTrainedModel, name: str, folder: Path) -> None:
         )
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}
     if name not in _peft(decoder):
-        save_file(tensors, folder / COPIES, metadata={"format": "pt"})
+        layers = sorted({key.partition(".copies.")[0] for key in mine})
+        save_file(tensors, folder / COPIES, metadata={"format": "pt", "layers": json.dumps(layers)})
         return
     save_file({f"{PREFIX}{key}": t for key, t in tensors.items()}, folder / ADAPTER, metadata={"format": "pt"})
     config = _peft(decoder)[name]
@@ -220,7 +256,11 @@ def read_config(folder: Path, kind: str) -> Config:
             raise FileNotFoundError(
                 f"{folder} should hold the {folder.name} weights, but {part} is missing: copy the run's whole model folder."
             )
-    return FullCopies() if kind == "full" else PeftConfig.from_pretrained(str(folder))
+    if kind != "full":
+        return PeftConfig.from_pretrained(str(folder))
+    with safe_open(folder / COPIES, "pt") as file:
+        layers = (file.metadata() or {}).get("layers")
+    return FullCopies(json.loads(layers) if layers else None)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -29,30 +29,36 @@ from transformers import (
 from transformers.utils import logging
 
 from .gguf import PACKAGED, split_as_stated, unpacked, vocabulary_rows
+from .quantization import check_quantization, packing
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 def load_decoder(
-    base: str, dtype: torch.dtype = torch.bfloat16, device: torch.device | str | None = None
+    base: str,
+    dtype: torch.dtype = torch.bfloat16,
+    device: torch.device | str | None = None,
+    quantization: str | None = None,
 ) -> PreTrainedModel:
     """Load a pretrained decoder, frozen and in eval mode.
 
     Args:
         base: a hub id (`google/gemma-2b`), a folder, a `.gguf` file, or `smollm2` / `gemma3-270m`.
         dtype: of all its weights, `torch.float32` or `torch.bfloat16`.
+        quantization: `4bit` packs the linear layers' weights (see `quantization.py`); they are computed with in `dtype`.
 
     Raises:
         ValueError, OSError: with a sentence that says what is missing or wrong, and what to do.
     """
     if dtype not in DTYPES:
         raise ValueError(f"A base is loaded in float32 or bfloat16, not in {dtype}.")
+    check_quantization(quantization, base)
     if base in PACKAGED:
         name = str(dtype).removeprefix("torch.")
         folder = unpacked(base, name, lambda folder: _save(_read_decoder(_packaged(base), dtype), folder))
-        decoder = _read_decoder(str(folder), dtype)
+        decoder = _read_decoder(str(folder), dtype, quantization)
     else:
-        decoder = _read_decoder(base, dtype)
+        decoder = _read_decoder(base, dtype, quantization)
     decoder.name_or_path = decoder.config._name_or_path = base
     return decoder.requires_grad_(False).eval().to(device or "cpu")
 
@@ -113,8 +119,9 @@ def _base_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn
         yield from _base_weights(child, f"{prefix}.{name}" if prefix else name)
 
 
-def _read_decoder(base: str, dtype: torch.dtype) -> PreTrainedModel:
+def _read_decoder(base: str, dtype: torch.dtype, quantization: str | None = None) -> PreTrainedModel:
     place, options = _find(base)
+    options |= packing(quantization, dtype)
     if "gguf_file" in options:
         options["quantization_config"] = GgufConfig(dequantize=True)  # packed weights train slower
     with _explained(base):
@@ -133,14 +140,25 @@ def _read_tokenizer(base: str) -> PreTrainedTokenizerFast:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         if not tokenizer.is_fast:
             raise ValueError("it has a tokenizer written in Python only, and a fast one is needed")
-        if "gguf_file" in options:
-            rows = vocabulary_rows(Path(base))
-        else:
-            rows = AutoConfig.from_pretrained(place, **options).get_text_config().vocab_size
+        rows = _rows(place, options)
     if "gguf_file" in options:
         split_as_stated(tokenizer.backend_tokenizer, Path(base))
     _check_tokens(tokenizer, rows, base)
     return tokenizer
+
+
+def embedding_rows(base: str) -> int:
+    """Rows of the embedding of a base, read without loading it."""
+    base = _packaged(base) if base in PACKAGED else base
+    place, options = _find(base)
+    with _explained(base):
+        return _rows(place, options)
+
+
+def _rows(place: str, options: dict) -> int:
+    if "gguf_file" in options:
+        return vocabulary_rows(Path(place) / options["gguf_file"])
+    return AutoConfig.from_pretrained(place, **options).get_text_config().vocab_size
 
 
 def _check_tokens(tokenizer: PreTrainedTokenizerFast, rows: int, base: str) -> None:

@@ -14,7 +14,7 @@ from torch import LongTensor, Tensor
 from transformers import DynamicCache, GenerationConfig
 
 from ..sample import Sample
-from . import probes
+from . import probes, start_token
 
 if TYPE_CHECKING:
     from .model import Bitune
@@ -85,6 +85,7 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
     if generate_kwargs.get("assistant_model") is not None:
         raise ValueError(f"assistant_model {_ASSISTED}")
     prompts = [Sample(prompt).prompt for prompt in prompts]
+    start_token.check_prompts(model.decoder, prompts)
     config = _config(model, generate_kwargs)
     if config.prompt_lookup_num_tokens or config.assistant_early_exit:
         raise ValueError(f"prompt_lookup_num_tokens and assistant_early_exit {_ASSISTED}")
@@ -100,7 +101,7 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
     for row, prompt in zip(ids, prompts, strict=True):
         row[width - len(prompt) * copies :] = prompt.repeat(copies)
     mask, cached = torch.ones(len(prompts), 1, dtype=torch.long, device=model.decoder.device), {}
-    with probes.evaluating(model):
+    with probes.evaluating(model), start_token.in_logits(model.decoder):
         if width > 1:
             cache, read = prefill(model, prompts)
             cache.batch_repeat_interleave(max(config.num_beams or 1, config.num_return_sequences or 1))

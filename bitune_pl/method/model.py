@@ -23,7 +23,9 @@ from .backbone import fingerprint
 from .layout import Layout, Reading, current, per_answer, reading
 from .likelihood import Weighting
 from .positions import Reach
+from .quantization import check_decoder, keep_packing
 from .routing import tuners
+from .start_token import add_start_token, check_prompts, check_start_token, start_token_id_of
 from .variants import Method, resolve
 
 
@@ -31,7 +33,8 @@ class Bitune(nn.Module):
     """A decoder that reads its prompt as a `Method` says.
 
     Made by `Bitune.build` or `Bitune.from_pretrained`. What is trained are the parameters with `requires_grad`: the sets of
-    weights, and with mixing `theta_k` and `theta_v`, of shape `(layers,)` and float32 (equation 8).
+    weights, with mixing `theta_k` and `theta_v`, of shape `(layers,)` and float32 (equation 8), and the embedding of the start
+    token if it is a new one.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class Bitune(nn.Module):
         theta_init: float = 0.01,
         adapter_dtype: torch.dtype = torch.float32,
         adapter_settings: dict | None = None,
+        start_token: str | None = None,
+        paper_targets: bool = False,
     ) -> Self:
         """Put Bitune on a pretrained decoder, which it takes over.
 
@@ -65,6 +70,9 @@ class Bitune(nn.Module):
             theta_init: where theta starts and what it is measured by (equation 8).
             adapter_dtype: type of the adapters' weights.
             adapter_settings: PEFT settings to use in place of the paper's, such as `{"r": 16}`.
+            start_token: None if prompts end in a token of their own, or `<sep>` for a new one whose embedding is learned; every
+                prompt then ends in `model.start_token_id`.
+            paper_targets: adapt the layers that the published code does (`*_proj`) and not all linear ones; see `targets.py`.
 
         Raises:
             ValueError: if a name is unknown, a number out of range, or the decoder cannot be served.
@@ -72,19 +80,29 @@ class Bitune(nn.Module):
         method = resolve(method)
         if not 0 < theta_init < float("inf"):
             raise ValueError(f"theta_init is a number above 0, not {theta_init!r}.")
-        if tuners(decoder):
+        check_start_token(start_token)
+        check_decoder(decoder, adapters.kind_of(adapter) if not isinstance(adapter, str) else adapter)
+        if tuners(decoder) or start_token_id_of(decoder) is not None:
             raise ValueError(
                 "This decoder already carries adapters: load it anew, or open the run's folder with Bitune.from_pretrained."
             )
+        keep_packing(decoder)
         (attention, reach), base = probes.prepare(decoder), fingerprint(decoder)
-        config = adapters.configure(adapter, decoder, attention, adapter_settings)
+        config = adapters.configure(adapter, decoder, attention, adapter_settings, paper_targets)
         adapters.attach(decoder, config, method.weight_sets, adapter_dtype)
         decoder.train(decoder.training)  # PEFT adds dropout in training mode
         model = cls(
             decoder, method, adapter if isinstance(adapter, str) else adapters.kind_of(config), theta_init, base, reach
         )
         model._freeze_unreachable()
+        if start_token is not None:
+            add_start_token(decoder)
         return model
+
+    @property
+    def start_token_id(self) -> int | None:
+        """The id in which every prompt ends, if the start token is a new one."""
+        return start_token_id_of(self.decoder)
 
     # -- the three phases, in one forward pass ------------------------------------------------------------------------
 
@@ -98,8 +116,10 @@ class Bitune(nn.Module):
             own scaling, a function from hidden states `(places, hidden)` to logits `(places, vocab)`.
 
         Raises:
-            ValueError: if a sample is longer than the decoder's positions reach, or its attention is no longer Bitune's.
+            ValueError: if a sample is longer than the decoder's positions reach, its prompt ends in the wrong token, or the
+                decoder's attention is no longer Bitune's.
         """
+        check_prompts(self.decoder, [sample.prompt for sample in samples])
         layout = Layout.build(samples, self.method, self.decoder.device)
         self._check(layout)
         with reading(self._reading(layout, record)):

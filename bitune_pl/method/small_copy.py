@@ -88,7 +88,10 @@ class Shrunk:
         grouped = getattr(self.text, "num_key_value_heads", None)
         groups = min(grouped or heads, HEADS)
         fewer = groups * min(heads // (grouped or heads), GROUP)
-        for name in ("word_embed_proj_dim", "hidden_size"):  # the first is the width of the embedding, where it may differ
+        for name in (
+            "word_embed_proj_dim",
+            "hidden_size",
+        ):  # the first is the width of the embedding, where it may differ
             if getattr(self.text, name, None) == hidden:
                 self._set(name, hidden // heads * fewer)
         self._set("num_attention_heads", fewer)

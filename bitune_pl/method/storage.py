@@ -3,6 +3,7 @@
     causal/           a PEFT adapter in PEFT's own format
     bidirectional/    the same, where the second reading has weights of its own
     theta.safetensors theta_k and theta_v, where the method mixes
+    start_token.safetensors  the embedding of the start token, where it is a new one
     bitune.json       method, adapter, theta_init, base and its fingerprint, versions
 
 Nothing is pickled.
@@ -16,17 +17,19 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from .. import __version__
-from . import adapters
+from . import adapters, start_token
 from .backbone import fingerprint, load_decoder
+from .quantization import quantization_of
 from .variants import resolve
 
 if TYPE_CHECKING:
     from .model import Bitune
 
-DESCRIPTION, THETA = "bitune.json", "theta.safetensors"
+DESCRIPTION, THETA, START = "bitune.json", "theta.safetensors", "start_token.safetensors"
 
 
 def save(model: "Bitune", folder: Path) -> None:
@@ -35,20 +38,31 @@ def save(model: "Bitune", folder: Path) -> None:
     if model.adapter != "none":
         for name in model.method.weight_sets:
             adapters.save(model.decoder, name, folder / name)
-    if model.method.mixing:
-        thetas = {"theta_k": model.theta_k, "theta_v": model.theta_v}
-        save_file({name: theta.detach().cpu() for name, theta in thetas.items()}, folder / THETA)
+    for part, own in _own_tensors(model).items():
+        save_file({name: tensor.detach().cpu() for name, tensor in own.items()}, folder / part)
     description = {
         "method": asdict(model.method),
         "adapter": model.adapter,
         "adapter_dtype": str(_adapter_dtype(model)).removeprefix("torch."),
         "theta_init": model.theta_init,
+        "start_token": None if model.start_token_id is None else start_token.NAME,
         "base": model.decoder.name_or_path,
         "dtype": str(model.decoder.dtype).removeprefix("torch."),
+        "quantization": quantization_of(model.decoder),
         "fingerprint": model.base_fingerprint,
         "versions": {"bitune_pl": __version__, **{name: version(name) for name in ("torch", "transformers", "peft")}},
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def _own_tensors(model: "Bitune") -> dict[str, dict[str, Tensor]]:
+    """What is trained and belongs to no set of weights, by the file that holds it."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    if model.method.mixing:
+        parts[THETA] = {"theta_k": model.theta_k, "theta_v": model.theta_v}
+    if model.start_token_id is not None:
+        parts[START] = {"start_token": model.decoder.get_input_embeddings().start_token.weight}
+    return parts
 
 
 def _adapter_dtype(model: "Bitune") -> torch.dtype:
@@ -97,11 +111,13 @@ def load(
     """
     description = describe(folder)
     method, kind = resolve(description["method"]), description["adapter"]
-    config = [adapters.read_config(folder / name, kind) for name in method.weight_sets][0]
-    if method.mixing and not (folder / THETA).is_file():
-        raise FileNotFoundError(f"{folder} lacks {THETA}: copy the run's whole model folder.")
+    config = _one_config(folder, method.weight_sets, kind)
+    needed = {THETA: method.mixing, START: description.get("start_token") is not None}
+    if missing := [part for part, is_needed in needed.items() if is_needed and not (folder / part).is_file()]:
+        raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: copy the run's whole model folder.")
     if decoder is None:
-        decoder = load_decoder(description["base"], dtype or getattr(torch, description["dtype"]), device)
+        kept = getattr(torch, description["dtype"])
+        decoder = load_decoder(description["base"], dtype or kept, device, description.get("quantization"))
     elif device is not None:
         decoder = decoder.to(device)
     for parameter in decoder.parameters() if dtype else ():  # not decoder.to(dtype): rotary frequencies stay in float32
@@ -112,24 +128,40 @@ def load(
             f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: "
             "load that base."
         )
-    model = cls.build(decoder, method, config, description["theta_init"], getattr(torch, description["adapter_dtype"]))
+    model = cls.build(
+        decoder,
+        method,
+        config,
+        description["theta_init"],
+        getattr(torch, description["adapter_dtype"]),
+        start_token=description.get("start_token"),
+    )
     model.adapter = kind
     for name in method.weight_sets if kind != "none" else ():
         adapters.load(decoder, name, folder / name)
-    if method.mixing:
-        _load_theta(model, folder / THETA)
+    for part, own in _own_tensors(model).items():
+        _load_own(own, folder / part)
     return model.eval()
 
 
+def _one_config(folder: Path, weight_sets: tuple[str, ...], kind: str) -> adapters.Config:
+    """The configuration that all sets of weights share."""
+    first, *others = (adapters.read_config(folder / name, kind) for name in weight_sets)
+    if any(other != first for other in others):
+        raise ValueError(
+            f"{folder} holds sets of weights with different settings: copy the run's whole model folder again."
+        )
+    return first
+
+
 @torch.no_grad()
-def _load_theta(model: "Bitune", path: Path) -> None:
-    """Read theta; a tensor of one number would otherwise be copied to all blocks without a word."""
-    thetas = adapters.read_tensors(path)
-    for name in ("theta_k", "theta_v"):
-        theta = getattr(model, name)
-        if name not in thetas or thetas[name].shape != theta.shape:
-            found = f"has shape {tuple(thetas[name].shape)}" if name in thetas else "is missing"
+def _load_own(own: dict[str, Tensor], path: Path) -> None:
+    """Read tensors of the method's own; one of a single number would otherwise be copied everywhere without a word."""
+    found = adapters.read_tensors(path)
+    for name, tensor in own.items():
+        if name not in found or found[name].shape != tensor.shape or not found[name].isfinite().all():
+            what = f"has shape {tuple(found[name].shape)}, or holds no numbers" if name in found else "is missing"
             raise ValueError(
-                f"{name} in {path} {found}, and this decoder needs {tuple(theta.shape)}: copy the run's whole model folder."
+                f"{name} in {path} {what}; this decoder needs {tuple(tensor.shape)}: copy the run's whole model folder."
             )
-        theta.copy_(thetas[name])
+        tensor.copy_(found[name])

@@ -17,9 +17,11 @@ from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 from transformers import PreTrainedTokenizerBase
 
-from bitune_pl.method.adapters import CONFIGS
-from bitune_pl.method.backbone import load_decoder, load_tokenizer
+from bitune_pl.method import adapters
+from bitune_pl.method.backbone import embedding_rows, load_decoder, load_tokenizer
 from bitune_pl.method.model import Bitune
+from bitune_pl.method.quantization import check_quantization
+from bitune_pl.method.start_token import check_start_token
 from bitune_pl.method.variants import Method, resolve
 from bitune_pl.training.checkpoints import refuse_disagreements, restore, trained_tensors
 from bitune_pl.training.optimizer import adamw, linear_schedule
@@ -38,6 +40,8 @@ class BituneModule(LightningModule):
         method: a variant's name, or second_pass, separate_weights, mixing (and prompt_copies) together.
         adapter: lora, dora, ia3, full, or none.
         adapter_settings: PEFT settings to use in place of the paper's, such as `{r: 16}`.
+        paper_targets: adapt the layers that the published code does, those named *_proj, and not all linear ones.
+        start_token: null if the start token is the last one of the template, or `<sep>` for a new one that is learned.
         theta_init: start of theta, and the scale of alpha = |theta| / (theta_init + |theta|).
         lr: learning rate at its highest.
         warmup: share of the updates in which the learning rate rises.
@@ -45,6 +49,7 @@ class BituneModule(LightningModule):
         eps: AdamW's.
         betas: AdamW's.
         weighting: whether answers (`sample`) or answer tokens (`token`) weigh the same.
+        quantization: `4bit` packs the base's linear layers (bitsandbytes, nf4), for lora, dora, ia3 or none.
         base_dtype: type of the frozen base; theta is float32 and mixing runs in float32 in either.
         adapter_dtype: type of the adapters.
         activation_checkpointing: compute activations again in the backward pass, to save memory.
@@ -59,6 +64,8 @@ class BituneModule(LightningModule):
         method: str | dict[str, Any] = "bitune",
         adapter: str = "lora",
         adapter_settings: dict[str, Any] | None = None,
+        paper_targets: bool = False,
+        start_token: str | None = None,
         theta_init: float = 0.01,
         lr: float = 3e-4,
         warmup: float = 0.1,
@@ -66,6 +73,7 @@ class BituneModule(LightningModule):
         eps: float = 1e-6,
         betas: tuple[float, float] = (0.9, 0.999),
         weighting: Literal["sample", "token"] = "sample",
+        quantization: str | None = None,
         base_dtype: Literal["bfloat16", "float32"] = "bfloat16",
         adapter_dtype: Literal["float32", "bfloat16"] = "float32",
         activation_checkpointing: bool = False,
@@ -73,8 +81,11 @@ class BituneModule(LightningModule):
         super().__init__()
         self.save_hyperparameters(logger=False)
         self.method = _whole_method(method)
-        _check(adapter, theta_init, lr, warmup)
+        adapters.check(adapter, adapter_settings, paper_targets)
+        _check(theta_init, lr, warmup)
         _check_adamw(weight_decay, eps, betas)
+        check_start_token(start_token)
+        check_quantization(quantization, base, adapter)
         self.strict_loading = False
         self.model: Bitune | None = None
         self.scores = torch.nn.ModuleDict({"validation": Scores(), "test": Scores()})
@@ -85,6 +96,11 @@ class BituneModule(LightningModule):
         """The base's; `BituneData` takes it from here."""
         return load_tokenizer(self.hparams.base)
 
+    @cached_property
+    def start_token_id(self) -> int | None:
+        """In which every prompt ends, if the start token is a new one; needed before the base is loaded."""
+        return None if self.hparams.start_token is None else embedding_rows(self.hparams.base)
+
     def setup(self, stage: str) -> None:
         check_precision(self.trainer.precision)
 
@@ -93,7 +109,8 @@ class BituneModule(LightningModule):
         if self.model is not None:
             return
         settings = self.hparams
-        decoder = load_decoder(settings.base, dtype=getattr(torch, settings.base_dtype))
+        dtype = getattr(torch, settings.base_dtype)
+        decoder = load_decoder(settings.base, dtype=dtype, quantization=settings.quantization)
         with _seeded():
             self.model = Bitune.build(
                 decoder,
@@ -102,6 +119,13 @@ class BituneModule(LightningModule):
                 adapter_settings=settings.adapter_settings,
                 theta_init=settings.theta_init,
                 adapter_dtype=getattr(torch, settings.adapter_dtype),
+                start_token=settings.start_token,
+                paper_targets=settings.paper_targets,
+            )
+        if self.model.start_token_id != self.start_token_id:
+            raise ValueError(
+                f"The embedding of {settings.base} has {self.model.start_token_id} rows where its configuration says "
+                f"{self.start_token_id}, so a new start token would have no id: leave model.start_token out."
             )
         if settings.activation_checkpointing:
             self.model.checkpoint_activations()
@@ -197,9 +221,7 @@ def _whole_method(method: str | dict[str, Any]) -> Method:
     return resolve(method)
 
 
-def _check(adapter: str, theta_init: float, lr: float, warmup: float) -> None:
-    if adapter not in CONFIGS:
-        raise ValueError(f"There is no adapter {adapter!r}; the adapters are {', '.join(CONFIGS)}.")
+def _check(theta_init: float, lr: float, warmup: float) -> None:
     if theta_init <= 0 or lr <= 0:
         raise ValueError(f"model.theta_init and model.lr are above 0; they are {theta_init} and {lr}.")
     if not 0 <= warmup < 1:

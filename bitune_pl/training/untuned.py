@@ -1,15 +1,18 @@
 """What the run gained: the pretrained base and the best model on the same validation questions.
 
-The base is scored as it was pretrained, in one causal reading without adapters, before training starts.
+The base is scored as it was pretrained, in one causal reading without adapters, before training starts. A start token
+that is a new one is left out of its prompts: the base has no such token.
 """
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
+from bitune_pl.data.batching import Batch
 from bitune_pl.evaluation.paired import Gain, paired_gain
 from bitune_pl.method.backbone import load_decoder
 from bitune_pl.method.model import Bitune
+from bitune_pl.sample import Sample
 from bitune_pl.training.scores import Scores
 
 
@@ -23,12 +26,13 @@ class UntunedScore(Callback):
         if self.right:
             return
         rank_zero_info("scoring the untuned base ...")
-        base, dtype = pl_module.hparams.base, getattr(torch, pl_module.hparams.base_dtype)
-        model = (
-            Bitune.build(load_decoder(base, dtype=dtype), method="plain", adapter="none").to(pl_module.device).eval()
-        )
+        settings = pl_module.hparams
+        dtype = getattr(torch, settings.base_dtype)
+        decoder = load_decoder(settings.base, dtype=dtype, quantization=settings.quantization)
+        model = Bitune.build(decoder, method="plain", adapter="none").to(pl_module.device).eval()
         scores = Scores().to(pl_module.device)
         for batch in trainer.datamodule.val_dataloader():
+            batch = batch if pl_module.start_token_id is None else _without_last_token(batch)
             scores.add(model, trainer.datamodule.transfer_batch_to_device(batch, pl_module.device, 0))
         self.right = scores.outcomes
 
@@ -41,3 +45,12 @@ class UntunedScore(Callback):
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
         self.right = state["right"]
+
+
+def _without_last_token(batch: Batch) -> Batch:
+    """The same questions, their prompts one token shorter."""
+
+    def cut(sample: Sample | None) -> Sample | None:
+        return sample and Sample(sample.prompt[:-1], sample.answers)
+
+    return Batch(list(map(cut, batch.samples)), list(map(cut, batch.choices)), batch.golds, batch.answers, batch.tokens)

@@ -55,6 +55,8 @@ def test_anything_that_matters_is_in_the_key(encoder, byte_level):
         (encoder, [Example("Which:", EXAMPLES[0].answers, 2, "line 1"), *EXAMPLES[1:]], True),
         (Encoder(byte_level, max_length=31), EXAMPLES, True),
         (Encoder(other, max_length=30), EXAMPLES, True),
+        (Encoder(byte_level, max_length=30, start_token=500), EXAMPLES, True),
+        (Encoder(byte_level, max_length=30, start_token=501), EXAMPLES, True),
     ]
     assert len({cache.make_key(*settings) for settings in changed}) == len(changed)
 

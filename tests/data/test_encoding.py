@@ -168,3 +168,21 @@ _ENCODERS: dict[int, Encoder] = {}
 
 def _encoder(tokenizer) -> Encoder:
     return _ENCODERS.setdefault(id(tokenizer), Encoder(tokenizer))
+
+
+def test_a_start_token_of_its_own_ends_every_prompt_and_changes_nothing_else(tokenizer):
+    """B05: in training, evaluation and generation; it counts towards the length, and an empty prompt is it alone."""
+    rows = 70000
+    encoder, without = Encoder(tokenizer, start_token=rows), Encoder(tokenizer)
+    row = example(PROMPT, " meat", " bread and butter", gold=1)
+    for name in ("training", "choices"):
+        ours, theirs = getattr(encoder, name)(row), getattr(without, name)(row)
+        assert ours.prompt.tolist() == [*theirs.prompt.tolist(), rows]
+        assert [a.tolist() for a in ours.answers] == [a.tolist() for a in theirs.answers]
+    assert encoder.prompt(PROMPT).tolist() == ours.prompt.tolist()
+    length = len(without.training(row).prompt) + len(without.training(row).answers[0])
+    assert (
+        Encoder(tokenizer, max_length=length, start_token=rows).training(row).reason == f"longer than {length} tokens"
+    )
+    assert Encoder(tokenizer, max_length=length + 1, start_token=rows).training(row).prompt[-1] == rows
+    assert encoder.prompt("").tolist() == [*encoder.opening, rows]

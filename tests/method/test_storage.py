@@ -34,6 +34,14 @@ def test_the_same_logits_come_back(family, adapter, tmp_path):
     round_trip(family, "bitune", adapter, tmp_path)
 
 
+def test_full_copies_of_some_layers_come_back(tmp_path):
+    model = build("llama", "bitune", "full", adapter_settings={"target_modules": ["q_proj", "mlp.down_proj"]})
+    model.save_pretrained(tmp_path / "model")
+    torch.manual_seed(0)
+    again = Bitune.from_pretrained(tmp_path / "model", tiny("llama"))
+    assert torch.equal(flat(again.answer_logits(draw())), flat(model.answer_logits(draw())))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_same_logits_come_back_for_each_variant(variant, tmp_path):
     round_trip("llama", variant, "lora", tmp_path)

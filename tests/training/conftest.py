@@ -4,7 +4,7 @@ import json
 
 import pytest
 from lightning.pytorch import Trainer, seed_everything
-from tiny_base import tiny_base  # noqa: F401
+from tiny_base import tiny_base, wide_base  # noqa: F401
 
 from bitune_pl.data.datamodule import BituneData
 from bitune_pl.training.commands import quiet
@@ -37,7 +37,7 @@ def train(tiny_base):  # noqa: F811
 
     def run(data: dict, trainer: dict, ckpt_path=None, seed: int = 42, **model) -> Trainer:
         seed_everything(seed)
-        module = BituneModule(tiny_base, **{"base_dtype": "float32", **model})
+        module = BituneModule(**{"base": tiny_base, "base_dtype": "float32", **model})
         quietly = {
             "logger": False,
             "enable_progress_bar": False,

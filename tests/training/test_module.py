@@ -1,6 +1,7 @@
 """The loss of an update, the schedule, seeds, scores, and which settings are refused."""
 
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -156,6 +157,49 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(train, rows):
 def test_settings_that_cannot_be_are_refused_in_a_sentence(tiny_base, settings, message):
     with pytest.raises(ValueError, match=message):
         BituneModule(tiny_base, **settings).configure_model()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quantization": "8bit"}, "8bit is not offered: .* would change each other"),
+        ({"quantization": "3bit"}, "null or '4bit'"),
+        ({"quantization": "4bit", "adapter": "full"}, "weights of a quantised base cannot be trained"),
+        ({"quantization": "4bit", "base": "x.gguf"}, "quantised already"),
+        ({"paper_targets": True, "adapter": "none"}, "paper_targets chooses the layers of"),
+        ({"paper_targets": True, "adapter_settings": {"target_modules": ["q_proj"]}}, "give one of them"),
+        ({"adapter_settings": {"init_lora_weights": "pissa"}}, "takes its start out of the base"),
+        ({"start_token": "<s>"}, "start_token is null .* or '<sep>'"),
+    ],
+)
+def test_pairs_that_cannot_work_are_refused_when_the_config_is_read(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BituneModule(**{"base": "nowhere", **settings})
+
+
+def test_paper_targets_are_a_setting(tiny_base):
+    module = BituneModule(tiny_base, paper_targets=True, adapter_settings={"r": 16})
+    module.configure_model()
+    assert module.model.decoder.peft_config["causal"].target_modules == {
+        f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")
+    }
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+@pytest.mark.parametrize("adapter", ["lora", "dora", "ia3"])
+def test_a_base_in_4_bits_is_trained_over(train, rows, adapter, wide_base):
+    """In the trainer, in bfloat16 too: the loss falls, and the checkpoint holds no packed weight."""
+    settings = {"base": wide_base, "quantization": "4bit", "base_dtype": "bfloat16", "adapter": adapter, "lr": 0.02}
+    losses = []
+
+    class Losses(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, *rest):
+            losses.append(float(outputs["share"]))
+
+    data = {"source": rows("train.jsonl", UNEVEN), "batch_size": 4}
+    made = train(data, {"max_steps": 5, "callbacks": [Losses()]}, **settings)
+    assert losses[-1] < losses[0]
+    assert all(tensor.dtype == torch.float32 for tensor in made.lightning_module.state_dict().values())
 
 
 def test_four_fields_are_a_method(tiny_base):
