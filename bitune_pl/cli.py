@@ -28,7 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "generate": ("bitune_pl.evaluation.generate:main", 'answer a question:  --run FOLDER --prompt "..."'),
     "data": ("bitune_pl.cli:data", "look at data as the model will see it:  data show|check --config FILE"),
-    "distill": ("bitune_pl.data.distill:main", "ask a teacher for worked answers:  --data.source gsm8k --teacher MODEL"),
+    "distill": (
+        "bitune_pl.data.distill:main",
+        "ask a teacher for worked answers:  --data.source gsm8k --teacher MODEL",
+    ),
     "verify": ("bitune_pl.method.verify:main", "prove the method on a small copy of a decoder:  --base NAME"),
 }
 """Command -> the function that does it, and its line of help."""
