@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-LAYERS, WINDOW, VOCABULARY, INNER, HEADS, GROUP = 2, 5, 512, 256, 2, 4
+LAYERS, WINDOW, VOCABULARY, EXPERTS, INNER, HEADS, GROUP = 2, 5, 512, 4, 256, 2, 4
 ENOUGH = 8_000_000
 """Parameters up to which the sizes of the layers stay as they are."""
 
@@ -74,9 +74,11 @@ class Shrunk:
                 setattr(self.text, name, 0.0)
 
     def _experts(self) -> None:
-        chosen = max(self._numbers(lambda n: n.endswith(("per_tok", "moe_k"))).values(), default=2)
+        """Few experts, and as few of them for each token that they still differ."""
         for name, count in self._numbers(lambda n: n.endswith(("num_experts", "local_experts"))).items():
-            self._set(name, min(count, max(4, 2 * chosen)))
+            self._set(name, min(count, EXPERTS))
+        for name, count in self._numbers(lambda n: n.endswith(("experts_per_tok", "moe_k"))).items():
+            self._set(name, min(count, EXPERTS // 2))
 
     def _inner(self) -> None:
         for name, size in self._numbers(lambda n: n.endswith(INNER_SIZES)).items():

@@ -1,12 +1,11 @@
 """`bitune verify`: prove the method on a small random copy of a decoder, in seconds and without its weights.
 
-The copy is made by `small_copy.py`, what is proven is in `ladder.py`; this file runs the one on the other and prints a
-table. The exit status is 1 if anything fails.
+The copy is made by `small_copy.py`, what is proven is in `ladder.py` and what it is proven on in `subject.py`; this
+file prints the table. The exit status is 1 if anything fails.
 """
 
 import time
 import warnings
-from argparse import Namespace
 
 from bitune_pl.arguments import Arguments
 from bitune_pl.method.variants import VARIANTS, name_of, resolve
@@ -22,17 +21,17 @@ def main(argv: list[str]) -> int:
     from transformers.utils import logging
 
     from bitune_pl.method.backbone import load_config
-    from bitune_pl.method.ladder import Subject, rungs
+    from bitune_pl.method.ladder import rungs
+    from bitune_pl.method.subject import Subject
 
     start = time.perf_counter()
     logging.set_verbosity_error()
-    decoder = _copy(load_config(args.base), args)
-    subject = Subject(decoder, method, args.adapter)
-    trained = len(subject.trained)
-    print(f"method {name_of(method)}, adapter {args.adapter}, {trained} trained tensors\n\n{_HEAD}", flush=True)
-    ladder = rungs(method, bool(trained))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what transformers deprecates is no part of the answer
+        subject = Subject(_copy(load_config(args.base), args.base), method, args.adapter)
+        trained = len(subject.trained)
+        print(f"method {name_of(method)}, adapter {args.adapter}, {trained} trained tensors\n\n{_HEAD}", flush=True)
+        ladder = rungs(method, bool(trained))
         passed = sum(_climb(rung, subject) for rung in ladder)
     print(f"\n{passed} of {len(ladder)} passed in {time.perf_counter() - start:.1f} s")
     return int(passed < len(ladder))
@@ -53,7 +52,7 @@ def _parser() -> Arguments:
     return parser
 
 
-def _copy(config, args: Namespace):
+def _copy(config, base: str):
     """The copy, and what of it is not as in the base.
 
     Raises:
@@ -67,15 +66,15 @@ def _copy(config, args: Namespace):
     except Exception as error:  # what an odd configuration raises depends on the family
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"A copy of {args.base} ({config.model_type}) with two layers cannot be made: {reason.rstrip('.')}."
+            f"A copy of {base} ({config.model_type}) with two layers cannot be made: {reason.rstrip('.')}."
         ) from error
-    print(f"A copy of {args.base} ({config.model_type}) with random weights, in float32")
+    print(f"A copy of {base} ({config.model_type}) with random weights, in float32")
     for name, (before, after) in small.changes.items():
         print(f"  {name} {after} in place of {before}")
     return decoder
 
 
-_HEAD = f"{'':<50}{'difference':>12}{'tolerance':>12}"
+_HEAD = f"{'':<50}{'difference':>12}{'tolerance':>18}"
 
 
 def _climb(rung, subject) -> bool:

@@ -11,10 +11,11 @@ from decoders import ALL, COMMON, DORA_ON_EXPERTS
 from test_mutants import MUTANTS
 from transformers import AutoConfig
 
-from bitune_pl import VARIANTS
+from bitune_pl import VARIANTS, Bitune
 from bitune_pl.cli import main
-from bitune_pl.method import ladder
+from bitune_pl.method import adapters
 from bitune_pl.method.small_copy import ENOUGH, LAYERS, Shrunk, parameters, random_copy
+from bitune_pl.method.subject import Subject
 
 
 @pytest.fixture
@@ -93,11 +94,11 @@ def test_a_wrong_method_fails(mutant, verify):
 @pytest.mark.parametrize(
     ("owner", "name", "wrong", "rung"),
     [
-        (ladder.adapters, "load", lambda *_: None, "saved and loaded: logits"),
-        (ladder.Bitune, "_freeze_unreachable", lambda model: None, "trained weights without a gradient"),
-        (ladder.Bitune, "checkpoint_activations", lambda model: 1 / 0, "activations recomputed = kept: gradients"),
+        (adapters, "load", lambda *_: None, "saved and loaded: logits"),
+        (Bitune, "_freeze_unreachable", lambda model: None, "trained weights without a gradient"),
+        (Bitune, "checkpoint_activations", lambda model: 1 / 0, "activations recomputed = kept: gradients"),
         (
-            ladder.Bitune,
+            Bitune,
             "generate",
             lambda model, prompts, **_: [torch.full((6,), 5)] * len(prompts),
             "generation from the cache = three passes",
@@ -151,7 +152,6 @@ PUBLISHED: dict[str, dict] = {
         model_type="gemma3_text", vocab_size=262144, hidden_size=640, intermediate_size=2048, num_hidden_layers=18,
         num_attention_heads=4, num_key_value_heads=1, head_dim=256, sliding_window=512,
     ),
-    "gemma3-4b": dict(model_type="gemma3"),
     "qwen3-30b-a3b": dict(
         model_type="qwen3_moe", vocab_size=151936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=48,
         num_attention_heads=32, num_key_value_heads=4, head_dim=128, moe_intermediate_size=768, num_experts=128,
@@ -186,6 +186,12 @@ def test_large_decoders_are_made_small(name, verify):
     assert status == 0, text
 
 
+@pytest.mark.slow
+def test_a_decoder_inside_a_model_of_pictures(verify):
+    status, text = verify(dict(model_type="gemma3"), "--adapter", "none")
+    assert status == 0 and "num_hidden_layers 2 in place of 26" in text, text
+
+
 def test_two_different_layers_are_kept_and_changes_are_told(verify):
     layers = ["sliding_attention"] * 5 + ["full_attention"]
     settings = of("gemma3", num_hidden_layers=6, layer_types=layers, sliding_window=512, vocab_size=1000)
@@ -202,7 +208,7 @@ def test_two_different_layers_are_kept_and_changes_are_told(verify):
 
 
 def test_weights_are_of_either_sign_and_nothing_is_as_fresh():
-    subject = ladder.Subject(random_copy(Shrunk(AutoConfig.for_model(**of("llama"))).config), "bitune", "lora")
+    subject = Subject(random_copy(Shrunk(AutoConfig.for_model(**of("llama"))).config), "bitune", "lora")
     for theta in (subject.model.theta_k, subject.model.theta_v):
         assert theta.min() < 0 < theta.max()
     assert all(weight.min() < 0 < weight.max() for weight in subject.owned.values())
