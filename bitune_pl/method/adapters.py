@@ -139,6 +139,12 @@ def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str],
         if name in trainable:
             parameter.data = parameter.data.to(dtype)
         parameter.requires_grad_(name in trainable)
+    for name in ("get_input_embeddings", "get_output_embeddings"):
+        if tuners(getattr(decoder, name)()):
+            raise ValueError(
+                "The embedding and the output layer see other tokens than the blocks, so no adapter can be routed on them: "
+                "leave them out of target_modules and modules_to_save."
+            )
     route(decoder, _routed)
 
 

@@ -91,6 +91,14 @@ def load_config(base: str) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(place, **options)
 
 
+FUNCTION = (
+    "model_type", "hidden_act", "num_attention_heads", "num_key_value_heads", "head_dim", "rope_parameters",
+    "sliding_window", "layer_types", "rms_norm_eps", "layer_norm_eps", "final_logit_softcapping",
+    "attn_logit_softcapping", "query_pre_attn_scalar", "logit_scale", "logits_scaling",
+)  # fmt: skip
+"""Settings that change what a decoder computes and that no weight's shape tells."""
+
+
 def fingerprint(decoder: PreTrainedModel) -> str:
     """A hash of the base: its configuration, and the names, shapes and a sample of the values of its weights.
 
@@ -98,7 +106,7 @@ def fingerprint(decoder: PreTrainedModel) -> str:
     an adapter layer keeps the layer it wraps as `base_layer` (or `original_module`), and only that is read.
     """
     config = decoder.config.get_text_config().to_dict()
-    told = {name: config.get(name) for name in ("model_type", "rope_parameters", "sliding_window", "hidden_act")}
+    told = {name: config.get(name) for name in FUNCTION}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
     for name, weight in sorted(_base_weights(decoder)):
         entries = torch.linspace(0, weight.numel() - 1, min(64, weight.numel()), dtype=torch.float64).long()

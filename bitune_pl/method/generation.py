@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Int
 from torch import LongTensor, Tensor
-from transformers import DynamicCache, GenerationConfig
+from transformers import DynamicCache, GenerationConfig, StoppingCriteria, StoppingCriteriaList, StopStringCriteria
 
 from ..sample import Sample
 from . import probes, start_token
@@ -106,8 +106,37 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
             cache, read = prefill(model, prompts)
             cache.batch_repeat_interleave(max(config.num_beams or 1, config.num_return_sequences or 1))
             mask, cached = torch.cat([read, mask], dim=1), {"cache": cache}
+        stops = _Stops.take(settings, config)
         out = model.decoder.generate(ids.to(mask.device), attention_mask=mask, **cached, **settings)
-    return [_until_end(row[width:], config) for row in out]
+    return [_until_end(row[width : stops.ends.get(i)], config) for i, row in enumerate(out)]
+
+
+class _Stops(StoppingCriteria):
+    """Stop strings and a caller's own criteria, with a note of where each row met one: what follows there is padding.
+
+    Beams change places while they are searched, so that they keep transformers' own way.
+    """
+
+    def __init__(self, criteria: StoppingCriteriaList):
+        self.criteria, self.ends = criteria, {}
+
+    @classmethod
+    def take(cls, settings: dict, config: GenerationConfig) -> "_Stops":
+        """Take the criteria out of the settings of a call and stand in for them."""
+        stops = cls(StoppingCriteriaList(settings.get("stopping_criteria") or []))
+        if (config.num_beams or 1) == 1:
+            if config.stop_strings and settings.get("tokenizer") is not None:
+                stops.criteria.append(StopStringCriteria(settings["tokenizer"], config.stop_strings))
+                settings["stop_strings"] = None
+            if stops.criteria:
+                settings["stopping_criteria"] = StoppingCriteriaList([stops])
+        return stops
+
+    def __call__(self, input_ids: LongTensor, scores: Tensor, **kwargs) -> Tensor:
+        met = self.criteria(input_ids, scores, **kwargs)
+        for row in met.nonzero().flatten().tolist():
+            self.ends.setdefault(row, input_ids.shape[1])
+        return met
 
 
 def _config(model: "Bitune", generate_kwargs: dict) -> GenerationConfig:

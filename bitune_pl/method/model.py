@@ -151,11 +151,15 @@ class Bitune(nn.Module):
 
     def answer_logits(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "answer vocab"]]]:
         """Logits of each answer of each sample; row t predicts answer token t."""
+        if not len(samples):
+            return []
         layout, hidden, head = self.read(samples)
         return per_answer(head(hidden), layout)
 
     def log_likelihood(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "answer"]]]:
         """Log-probability of each token of each answer of each sample, in float32 or wider."""
+        if not len(samples):
+            return []
         layout, hidden, head = self.read(samples)
         targets = [answer for sample in samples for answer in sample.answers]
         targets = torch.cat(targets).to(hidden.device) if targets else layout.input_ids[0, :0]
@@ -172,7 +176,10 @@ class Bitune(nn.Module):
     forward = loss
 
     def prefill(self, prompts: Sequence[LongTensor]) -> tuple[DynamicCache, LongTensor]:
-        """The mixed keys and values of prompts; see `generation.prefill`."""
+        """The mixed keys and values of prompts, all tokens but each prompt's last, and the mask of those that are real.
+
+        To decode, append ones to the mask for the tokens that follow, the start token first; see `generation.prefill`.
+        """
         return generation.prefill(self, prompts)
 
     def generate(self, prompts: Sequence[LongTensor], **generate_kwargs) -> list[LongTensor]:
@@ -189,7 +196,7 @@ class Bitune(nn.Module):
 
     def checkpoint_activations(self) -> None:
         """Keep no activations within a block but compute them again in the backward pass: less memory, more time."""
-        self.decoder.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": _same_reading})
+        self.decoder.activation_checkpointing_enable({"use_reentrant": False, "context_fn": _same_reading})
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write everything but the base; see `storage.save`."""

@@ -34,6 +34,7 @@ def fit(argv: list[str]) -> None:
     with _stopping_well(cli), shared(run):
         if cli.is_new and cli.trainer.is_global_zero:
             cli.save_config()
+        _ = cli.model.tokenizer  # a base that cannot be had is told before rows are read
         cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path)
     if cli.trainer.is_global_zero:
         _report_gain(cli)

@@ -65,6 +65,8 @@ class BituneCLI(LightningCLI):
         parser.add_argument(
             "--compare_untuned", type=bool, default=False, help="Score the base before training, and end with the gain."
         )
+        short = "--resume" if self.command == "fit" else "--run"
+        parser.add_argument(short, type=str | None, default=None, help="Folder of a run: its settings and checkpoint.")
         if self.with_links:
             parser.link_arguments("model.base", "data.base")
             parser.link_arguments("seed_everything", "data.seed")
@@ -151,7 +153,8 @@ class BituneCLI(LightningCLI):
         """`config.yaml` of a new run: what differs from the defaults, and what names the run."""
         config = self.config.clone()
         config.pop("config", None)
-        config.pop("ckpt_path", None)
+        for name in ("ckpt_path", "resume"):
+            config.pop(name, None)
         kept = yaml.safe_load(self.parser.dump(config, skip_default=True)) or {}
         kept.setdefault("seed_everything", config.seed_everything)
         kept.setdefault("model", {}).setdefault("base", config.model.base)

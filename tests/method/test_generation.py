@@ -3,7 +3,7 @@
 import pytest
 import torch
 from decoders import build, draw
-from transformers import GenerationConfig
+from transformers import GenerationConfig, StoppingCriteria
 
 from bitune_pl import VARIANTS, Sample
 
@@ -98,3 +98,20 @@ def test_bad_requests_are_one_sentence():
         model.generate(PROMPTS, return_dict_in_generate=True)
     with pytest.raises(ValueError, match="at least one token"):
         model.generate([torch.empty(0, dtype=torch.long)])
+
+
+class AfterTwo(StoppingCriteria):
+    """Stops the first row after two new tokens, and the others never."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return (torch.arange(len(input_ids)) == 0) & (input_ids.shape[1] >= len(PROMPTS[0]) + 2)
+
+
+@pytest.mark.parametrize("pad", [2, 7])
+def test_a_row_stopped_by_a_criterion_ends_there(pad):
+    """Not with padding, whether or not the padding is the end token."""
+    model = build("llama")
+    settings = dict(max_new_tokens=6, do_sample=False, eos_token_id=2, pad_token_id=pad)
+    whole = model.generate(PROMPTS, **settings)
+    stopped = model.generate(PROMPTS, stopping_criteria=[AfterTwo()], **settings)
+    assert [new.tolist() for new in stopped] == [whole[0][:2].tolist(), *(new.tolist() for new in whole[1:])]

@@ -103,3 +103,16 @@ def test_a_description_that_lacks_something(folder):
     (folder / "bitune.json").write_text(json.dumps(said))
     with pytest.raises(ValueError, match="fingerprint"):
         Bitune.from_pretrained(folder, decoder())
+
+
+def test_no_samples_have_no_answers_and_no_loss():
+    model = Bitune.build(decoder())
+    assert model.answer_logits([]) == model.log_likelihood([]) == []
+    with pytest.raises(ValueError, match="no answer token to learn from"):
+        model.loss([])
+
+
+@pytest.mark.parametrize("where", [dict(target_modules=["lm_head"]), dict(target_modules=["embed_tokens", "q_proj"])])
+def test_adapters_on_embeddings_are_refused(where):
+    with pytest.raises(ValueError, match="no adapter can be routed on them"):
+        Bitune.build(decoder(), adapter=LoraConfig(**where))
