@@ -113,7 +113,7 @@ def test_full_copies_of_packed_weights_are_refused(folder):
 def test_8_bits_are_refused_wherever_the_decoder_comes_from():
     decoder = tiny("llama")
     decoder.is_loaded_in_8bit = True
-    with pytest.raises(ValueError, match="quantization 8bit is not offered: .* would change each other"):
+    with pytest.raises(ValueError, match="quantization 8bit is not offered: one forward pass differed from three"):
         Bitune.build(decoder)
 
 
