@@ -11,6 +11,7 @@ _HOMES = {
     "Method": "bitune_pl.method.variants",
     "VARIANTS": "bitune_pl.method.variants",
     "load_decoder": "bitune_pl.method.backbone",
+    "load_tokenizer": "bitune_pl.method.backbone",
     "BituneModule": "bitune_pl.training.module",
     "BituneData": "bitune_pl.data.datamodule",
 }
