@@ -44,7 +44,7 @@ def fit(argv: list[str]) -> None:
 def _question(cli: BituneCLI) -> str:
     """How a question is put to a run, by an example for the embedded data."""
     if cli.datamodule.source == "categories":
-        asked = "Here are four words: hammer, plum, sofa and trout. Which one is a fruit?"
+        asked = "Here are four words: hammer, plum, sofa and trout. Which one is a fish?"
         return f'--prompt "{asked}" --choice hammer --choice plum --choice sofa --choice trout'
     asks_choices = any(field.startswith("choice") for field in cli.datamodule.template.fields)
     return '--prompt "..."' + (' --choice "..." --choice "..."' if asks_choices else "")
