@@ -5,6 +5,7 @@ updates. It does not load a tokenizer, since that belongs to the base: it takes 
 module's, and likewise the id of a start token that is a new one.
 """
 
+from collections.abc import Iterator
 from functools import cached_property
 
 from lightning.pytorch import LightningDataModule
@@ -177,8 +178,9 @@ class BituneData(LightningDataModule):
         """The columns that the user named; those of the table's sources are known."""
         return None if name in sources.SOURCES else self.fields
 
-    def _needed(self, stage: TrainerFn) -> list[str]:
-        return [part for part in _PARTS[stage] if part == "train" or self._has_validation()]
+    def _needed(self, stage: TrainerFn) -> Iterator[str]:
+        """The parts of a stage, each looked for when its turn comes: what is wrong with training rows is said first."""
+        return (part for part in _PARTS[stage] if part == "train" or self._has_validation())
 
     def _encode(self, part: str, log: bool = False) -> Rows:
         loaded = self.load(part)
