@@ -7,6 +7,7 @@ module's, and likewise the id of a start token that is a new one.
 
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
@@ -75,7 +76,10 @@ class BituneData(LightningDataModule):
         validation_rows: int | None = None,
     ) -> None:
         super().__init__()
-        self.source, self.validation_source, self.root, self.base = source, validation_source or source, root, base
+        self.source, self.root, self.base = source, root, base
+        self.validation_source = validation_source or source
+        if Path(self.validation_source).exists() and Path(self.validation_source).resolve() == Path(source).resolve():
+            self.validation_source = source  # the same file under another spelling has no other rows
         sources.check(source, fields)
         sources.check(self.validation_source)
         self.fields, self.prompt_template = fields, template and Template(template).prompt
@@ -91,7 +95,7 @@ class BituneData(LightningDataModule):
             raise ValueError(
                 f"data.template {template!r} has no field such as {{question}}: every row would read alike."
             )
-        _check(max_length, self.limits)
+        _check(max_length, self.limits, num_workers)
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -195,7 +199,9 @@ class BituneData(LightningDataModule):
         return encoded.rows
 
 
-def _check(max_length: int, limits: dict[str, int | None]) -> None:
+def _check(max_length: int, limits: dict[str, int | None], num_workers: int) -> None:
+    if num_workers < 0:
+        raise ValueError(f"data.num_workers is a number of processes, 0 or more, not {num_workers}.")
     if max_length < 3:
         raise ValueError(f"data.max_length is at least 3 (a prompt, an answer and its end), not {max_length}.")
     for part, limit in limits.items():

@@ -47,10 +47,18 @@ def open_run(folder: str | Path) -> Opened:
         raise FileNotFoundError(
             f"{folder} {what}: give the folder of a finished run, such as runs/smollm2/<date-time>-<seed>."
         )
-    said = json.loads((model / PROMPT).read_text())
+    template, max_length = _read_prompt(model / PROMPT)
     tokenizer = AutoTokenizer.from_pretrained(model)
     opened = Bitune.from_pretrained(model, device=_device())
-    return Opened(opened, Encoder(tokenizer, said["max_length"], opened.start_token_id), Template(**said["template"]))
+    return Opened(opened, Encoder(tokenizer, max_length, opened.start_token_id), template)
+
+
+def _read_prompt(path: Path) -> tuple[Template, int]:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        return Template(**said["template"]), int(said["max_length"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): copy the run's whole model folder again.") from error
 
 
 def open_base(name: str) -> Opened:

@@ -1,10 +1,9 @@
 """Sets of weights on one decoder: LoRA, DoRA, IA3 and whatever else PEFT can do, or full copies; the only file that speaks PEFT.
 
 `causal` and `bidirectional` are two PEFT adapters on the same frozen decoder. Which of them runs where is decided in
-`routing.py`.
+`routing.py`; how they are written to files and read, in `adapter_files.py`.
 """
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,21 +13,19 @@ from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model_state_dict, i
 from peft import set_peft_model_state_dict as load_into
 from peft.tuners.ia3.layer import IA3Layer
 from peft.tuners.lora.layer import Linear as LoraLinear
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .copies import FullCopies
 from .low_rank import add_low_rank
 from .routing import Routed, route, tuners
-from .targets import feedforward, linear_layers, matching, paper_targets
+from .targets import all_linear, feedforward, linear_layers, matching, paper_targets
 
 Config = PeftConfig | FullCopies | None
 
 
 def _lora(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> LoraConfig:
-    return LoraConfig(**{"r": 8, "lora_alpha": 1, "target_modules": "all-linear", **settings})
+    return LoraConfig(**{"r": 8, "lora_alpha": 1, "target_modules": all_linear(decoder), **settings})
 
 
 def _dora(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> LoraConfig:
@@ -77,10 +74,7 @@ def configure(
     if not isinstance(adapter, str):
         return adapter
     settings = dict(settings or {}) | ({"target_modules": paper_targets(decoder)} if as_published else {})
-    try:
-        return CONFIGS[adapter](decoder, attention, **settings)
-    except TypeError as error:
-        raise ValueError(f"The adapter {adapter} does not take these settings: {settings} ({error}).") from error
+    return CONFIGS[adapter](decoder, attention, **settings)
 
 
 def check(adapter: "str | Config", settings: dict | None, as_published: bool) -> None:
@@ -99,7 +93,24 @@ def check(adapter: "str | Config", settings: dict | None, as_published: bool) ->
         raise ValueError("paper_targets and target_modules both choose the layers to adapt: give one of them.")
     if settings and not isinstance(adapter, str):
         raise ValueError("adapter_settings go with an adapter's name: put them into the PEFT configuration instead.")
+    if isinstance(adapter, str):
+        _check_settings(adapter, settings or {})
     _check_start((settings or getattr(adapter, "__dict__", {})).get("init_lora_weights", True))
+
+
+TYPES: dict[str, type] = {"lora": LoraConfig, "dora": LoraConfig, "ia3": IA3Config, "full": FullCopies}
+
+
+def _check_settings(adapter: str, settings: dict) -> None:
+    """Whether the adapter takes these settings at all; no decoder is needed to say so."""
+    if "r" in settings and not (isinstance(settings["r"], int) and settings["r"] > 0):
+        raise ValueError(f"The rank r of an adapter is a whole number above 0, not {settings['r']!r}.")
+    try:
+        TYPES.get(adapter, dict)(**settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The adapter {adapter} does not take these settings: {settings} ({error}).") from error
+    if settings and adapter == "none":
+        raise ValueError(f"The adapter none has no settings, and there are some: {settings}.")
 
 
 INITS = (True, False, "gaussian", "orthogonal")
@@ -145,6 +156,8 @@ def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str],
                 "The embedding and the output layer see other tokens than the blocks, so no adapter can be routed on them: "
                 "leave them out of target_modules and modules_to_save."
             )
+    for name in weight_sets:
+        _check_names(decoder, name)
     route(decoder, _routed)
 
 
@@ -215,93 +228,38 @@ def _dots(name: str) -> Iterator[int]:
     return (i for i, character in enumerate(name) if character == ".")
 
 
-def save(decoder: PreTrainedModel, name: str, folder: Path) -> None:
-    """Write one set of weights: a PEFT adapter in PEFT's own format, or the copies of the layers in `model.safetensors`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state, mine = _state(decoder, name), owned(decoder, name)
-    if len(state) != len(mine):
-        raise RuntimeError(
-            f"PEFT would write {len(state)} tensors for the {name} weights where the decoder holds {len(mine)}: a module of "
-            "this decoder is named like a set of weights."
-        )
-    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}
-    if name not in _peft(decoder):
-        layers = sorted({key.partition(".copies.")[0] for key in mine})
-        save_file(tensors, folder / COPIES, metadata={"format": "pt", "layers": json.dumps(layers)})
-        return
-    save_file({f"{PREFIX}{key}": t for key, t in tensors.items()}, folder / ADAPTER, metadata={"format": "pt"})
-    config = _peft(decoder)[name]
-    config.base_model_name_or_path = decoder.name_or_path or None
-    config.save_pretrained(folder)
+def peft_config(decoder: PreTrainedModel, name: str) -> PeftConfig | None:
+    """PEFT's configuration of one set of weights; None for full copies, and where there is none."""
+    return getattr(decoder, "peft_config", {}).get(name)
 
 
-COPIES, ADAPTER, PREFIX = "model.safetensors", "adapter_model.safetensors", "base_model.model."
+def read_peft_config(folder: Path) -> PeftConfig:
+    """The configuration in a folder that PEFT wrote."""
+    return PeftConfig.from_pretrained(str(folder))
 
 
-def _peft(decoder: PreTrainedModel) -> dict[str, PeftConfig]:
-    return getattr(decoder, "peft_config", {})
-
-
-def _state(decoder: PreTrainedModel, name: str) -> dict[str, Tensor]:
-    """One set of weights under names without the set's."""
-    if name in _peft(decoder):
+def state(decoder: PreTrainedModel, name: str) -> dict[str, Tensor]:
+    """One set of weights under names without the set's, as files hold them."""
+    if peft_config(decoder, name):
         return get_peft_model_state_dict(decoder, adapter_name=name, save_embedding_layers=False)
     return {key.replace(f".copies.{name}.", "."): parameter for key, parameter in owned(decoder, name).items()}
 
 
-def read_config(folder: Path, kind: str) -> Config:
-    """The configuration of a set of weights that `save` wrote.
-
-    Raises:
-        FileNotFoundError: if the folder or a part of it is missing.
-    """
-    if kind == "none":
-        return None
-    for part in (COPIES,) if kind == "full" else ("adapter_config.json", ADAPTER):
-        if not (folder / part).is_file():
-            raise FileNotFoundError(
-                f"{folder} should hold the {folder.name} weights, but {part} is missing: copy the run's whole model folder."
-            )
-    if kind != "full":
-        return PeftConfig.from_pretrained(str(folder))
-    with safe_open(folder / COPIES, "pt") as file:
-        layers = (file.metadata() or {}).get("layers")
-    return FullCopies(json.loads(layers) if layers else None)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): copy the run's whole model folder again.") from error
-
-
-def load(decoder: PreTrainedModel, name: str, folder: Path) -> None:
-    """Read one set of weights that `save` wrote into one of the same configuration.
-
-    Raises:
-        ValueError: if a tensor is missing, too many or of another shape.
-    """
-    path = folder / (ADAPTER if name in _peft(decoder) else COPIES)
-    found, expected = {key.removeprefix(PREFIX): t for key, t in read_tensors(path).items()}, _state(decoder, name)
-    if wrong := sorted(expected.keys() ^ found.keys()):
-        raise ValueError(
-            f"{folder} holds other tensors than this decoder's {name} weights: {len(expected.keys() - found.keys())} missing, "
-            f"{len(found.keys() - expected.keys())} too many, {wrong[0]} among them."
-        )
-    for key, tensor in expected.items():
-        if tensor.shape != found[key].shape:
-            raise ValueError(
-                f"{key} in {folder} has the shape {tuple(found[key].shape)}, and this decoder's {tuple(tensor.shape)}."
-            )
-    if name in _peft(decoder):
-        load_into(decoder, found, adapter_name=name)
+@torch.no_grad()
+def set_state(decoder: PreTrainedModel, name: str, tensors: dict[str, Tensor]) -> None:
+    """Read one set of weights from tensors named as in `state`."""
+    if peft_config(decoder, name):
+        load_into(decoder, tensors, adapter_name=name)
         return
-    with torch.no_grad():
-        for key, parameter in expected.items():
-            parameter.copy_(found[key])
+    for key, parameter in state(decoder, name).items():
+        parameter.copy_(tensors[key])
+
+
+def _check_names(decoder: PreTrainedModel, name: str) -> None:
+    """PEFT finds a set's tensors by name; a module of that name would empty or fill up what it writes."""
+    written, held = len(state(decoder, name)), len(owned(decoder, name))
+    if written != held:
+        raise ValueError(
+            f"PEFT would write {written} tensors for the {name} weights where the decoder holds {held}: a module of this "
+            "decoder is itself called like a set of weights; rename it."
+        )

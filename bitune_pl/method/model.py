@@ -4,9 +4,7 @@ This file puts the parts together: `layout.py` lays out a batch, `attention.py` 
 `likelihood.py` scores the answers, `generation.py` continues a prompt, `storage.py` writes and reads a folder.
 """
 
-import copy
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Self
 
@@ -17,11 +15,13 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ..sample import Sample
 from . import adapters, generation, likelihood, mixing, probes, storage
+from .activation_checkpointing import check_checkpointing, checkpoint_activations
 from .adapters import Config
 from .attention import NAME
-from .backbone import fingerprint
-from .layout import Layout, Reading, current, per_answer, reading
+from .fingerprint import fingerprint
+from .layout import Layout, Reading, per_answer, reading
 from .likelihood import Weighting
+from .output_layer import output_layer
 from .positions import Reach
 from .quantization import check_decoder, keep_packing
 from .routing import tuners
@@ -128,7 +128,7 @@ class Bitune(nn.Module):
             )
         first, answers, _ = layout.regions
         hidden = output.last_hidden_state[0, first : first + answers]
-        return layout, hidden, _head(self.decoder, type(output))
+        return layout, hidden, output_layer(self.decoder, type(output))
 
     def _reading(self, layout: Layout, record: Callable | None) -> Reading:
         if not self.method.mixing:
@@ -145,7 +145,7 @@ class Bitune(nn.Module):
             )
         self.reach.check(layout.longest)
         if torch.is_grad_enabled() and self.training:
-            _check_checkpointing(self.decoder)
+            check_checkpointing(self.decoder)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Bitune(nn.Module):
 
     def checkpoint_activations(self) -> None:
         """Keep no activations within a block but compute them again in the backward pass: less memory, more time."""
-        self.decoder.activation_checkpointing_enable({"use_reentrant": False, "context_fn": _same_reading})
+        checkpoint_activations(self.decoder)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write everything but the base; see `storage.save`."""
@@ -230,52 +230,3 @@ class Bitune(nn.Module):
             )
         for weight, gradient in zip(weights, reached, strict=True):
             weight.requires_grad_(weight.requires_grad and gradient is not None)
-
-
-def _head(
-    decoder: PreTrainedModel, output_type: type
-) -> Callable[[Float[Tensor, "places hidden"]], Float[Tensor, "places vocab"]]:
-    """A decoder's output layer with its own scale and soft-cap: the decoder's forward, its blocks taken out."""
-    inner = decoder.get_decoder()
-    path = next(name for name, module in decoder.named_modules() if module is inner).split(".")
-    passing = _Passing(output_type)
-    head = copy.copy(decoder)
-    place = head
-    for step in path[:-1]:
-        place._modules = {**place._modules, step: copy.copy(place._modules[step])}
-        place = place._modules[step]
-    place._modules = {**place._modules, path[-1]: passing}
-
-    def logits(hidden: Tensor) -> Tensor:
-        passing.hidden = hidden.unsqueeze(0)
-        return type(decoder).forward(head, inputs_embeds=passing.hidden, use_cache=False).logits[0]
-
-    return logits
-
-
-class _Passing(nn.Module):
-    """Stands where a decoder's blocks were and returns hidden states that are already there."""
-
-    def __init__(self, output_type: type):
-        super().__init__()
-        self.output_type = output_type
-
-    def forward(self, *args, **kwargs):
-        return self.output_type(last_hidden_state=self.hidden)
-
-
-def _same_reading() -> tuple:
-    """A replayed block runs after the forward pass has returned: it needs the reading that was current then."""
-    return nullcontext(), reading(current())
-
-
-def _check_checkpointing(decoder: PreTrainedModel) -> None:
-    for module in decoder.modules():
-        if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func"):
-            settings = getattr(module._gradient_checkpointing_func, "keywords", {})
-            if settings.get("context_fn") is not _same_reading or settings.get("use_reentrant") is not False:
-                raise ValueError(
-                    "Activation checkpointing was turned on in a way that would train silently wrong here: "
-                    "turn it on with Bitune.checkpoint_activations()."
-                )
-            return

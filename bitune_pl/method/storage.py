@@ -21,8 +21,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .. import __version__
-from . import adapters, start_token
-from .backbone import fingerprint, load_decoder
+from . import adapter_files, adapters, start_token
+from .backbone import load_decoder
+from .fingerprint import fingerprint
 from .quantization import quantization_of
 from .variants import resolve
 
@@ -37,7 +38,7 @@ def save(model: "Bitune", folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if model.adapter != "none":
         for name in model.method.weight_sets:
-            adapters.save(model.decoder, name, folder / name)
+            adapter_files.save(model.decoder, name, folder / name)
     for part, own in _own_tensors(model).items():
         save_file({name: tensor.detach().cpu() for name, tensor in own.items()}, folder / part)
     description = {
@@ -69,6 +70,10 @@ def _adapter_dtype(model: "Bitune") -> torch.dtype:
     return next((p.dtype for p in adapters.owned(model.decoder, "causal").values()), torch.float32)
 
 
+_KINDS = {"method": dict, "adapter": str, "adapter_dtype": str, "theta_init": int | float, "base": str, "dtype": str}
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
 def describe(folder: Path) -> dict:
     """What `bitune.json` says.
 
@@ -88,6 +93,9 @@ def describe(folder: Path) -> dict:
     if not isinstance(found, dict) or (lacking := [name for name in needed if name not in found]):
         what = ", ".join(lacking) if isinstance(found, dict) else "an object"
         raise ValueError(f"{path} lacks {what}: copy the run's whole model folder again.")
+    for name, kind in _KINDS.items():
+        if not isinstance(found[name], kind) or (kind is str and "dtype" in name and found[name] not in _DTYPES):
+            raise ValueError(f"{path} says {name} is {found[name]!r}: copy the run's whole model folder again.")
     return found
 
 
@@ -138,7 +146,7 @@ def load(
     )
     model.adapter = kind
     for name in method.weight_sets if kind != "none" else ():
-        adapters.load(decoder, name, folder / name)
+        adapter_files.load(decoder, name, folder / name)
     for part, own in _own_tensors(model).items():
         _load_own(own, folder / part)
     return model.eval()
@@ -146,7 +154,7 @@ def load(
 
 def _one_config(folder: Path, weight_sets: tuple[str, ...], kind: str) -> adapters.Config:
     """The configuration that all sets of weights share."""
-    first, *others = (adapters.read_config(folder / name, kind) for name in weight_sets)
+    first, *others = (adapter_files.read_config(folder / name, kind) for name in weight_sets)
     if any(other != first for other in others):
         raise ValueError(
             f"{folder} holds sets of weights with different settings: copy the run's whole model folder again."
@@ -157,7 +165,7 @@ def _one_config(folder: Path, weight_sets: tuple[str, ...], kind: str) -> adapte
 @torch.no_grad()
 def _load_own(own: dict[str, Tensor], path: Path) -> None:
     """Read tensors of the method's own; one of a single number would otherwise be copied everywhere without a word."""
-    found = adapters.read_tensors(path)
+    found = adapter_files.read_tensors(path)
     for name, tensor in own.items():
         if name not in found or found[name].shape != tensor.shape or not found[name].isfinite().all():
             what = f"has shape {tuple(found[name].shape)}, or holds no numbers" if name in found else "is missing"

@@ -15,9 +15,20 @@ PAPER = "_proj"
 
 
 def linear_layers(decoder: PreTrainedModel) -> list[str]:
-    """Names of the linear layers of the blocks."""
+    """Names of the linear layers of the blocks: not the output layer, nor what reads pictures or sounds beside them."""
+    blocks = set(decoder.get_decoder().modules())
+    return [name for name, layer in _linear(decoder) if layer in blocks]
+
+
+def all_linear(decoder: PreTrainedModel) -> str | list[str]:
+    """All linear layers of the blocks: in PEFT's word where it means just these, else by name."""
+    names = linear_layers(decoder)
+    return "all-linear" if len(names) == len(_linear(decoder)) else names
+
+
+def _linear(decoder: PreTrainedModel) -> list[tuple[str, nn.Module]]:
     head = decoder.get_output_embeddings()
-    return [n for n, m in decoder.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
+    return [(n, m) for n, m in decoder.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
 
 
 def paper_targets(decoder: PreTrainedModel) -> list[str]:

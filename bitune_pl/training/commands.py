@@ -88,6 +88,8 @@ def _unfold(argv: list[str], option: str) -> list[str]:
     argv = [part for word in argv for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
     if option not in argv:
         return argv
+    if argv.count(option) > 1:
+        raise ValueError(f"{option} is given {argv.count(option)} times: name one run.")
     at = argv.index(option)
     if at + 1 == len(argv):
         raise ValueError(f"{option} needs the folder of a run after it.")

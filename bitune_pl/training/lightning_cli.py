@@ -94,7 +94,9 @@ class BituneCLI(LightningCLI):
     def instantiate_trainer(self) -> Trainer:
         given = self.config_init.trainer
         check_precision(given.precision)
+        _check_strategy(given.strategy)
         if self.command != "fit":
+            self._check_trained()
             callbacks = (given.callbacks or []) + self._progress(UpdateLog())
             return super().instantiate_trainer(logger=False, enable_checkpointing=False, callbacks=callbacks)
         if given.max_steps == -1 and given.max_epochs is None and given.max_time is None:
@@ -111,6 +113,18 @@ class BituneCLI(LightningCLI):
             # ResumePoint is first: an interruption within another callback must find the update's loops taken.
             callbacks=[ResumePoint(), *(given.callbacks or []), *callbacks],
         )
+
+    def _check_trained(self) -> None:
+        """What a score of weights that were never trained would mean, nobody asks.
+
+        Raises:
+            ValueError: without a run, unless the base as pretrained is asked for.
+        """
+        if not self.config.ckpt_path and self.config.model.adapter != "none":
+            raise ValueError(
+                f"`bitune {self.command}` scores a trained run: give --run FOLDER (or --ckpt_path FILE), or "
+                "--model.adapter none --model.method plain for the base as it was pretrained."
+            )
 
     def _progress(self, log: UpdateLog) -> list[UpdateProgress]:
         return [] if self.config_init.trainer.enable_progress_bar is False else [UpdateProgress(log)]
@@ -171,12 +185,32 @@ class EventLogger(TensorBoardLogger):
         self.experiment.flush()
 
 
+def _check_strategy(strategy: Any) -> None:
+    """Refuse strategies that cut parameters in pieces: layers that are routed need both sets of weights whole.
+
+    Raises:
+        ValueError: naming those that work.
+    """
+    name = strategy if isinstance(strategy, str) else str(getattr(strategy, "class_path", strategy))
+    if any(word in name.lower() for word in ("fsdp", "deepspeed", "modelparallel")):
+        raise ValueError(
+            f"trainer.strategy is {name}, which cuts a base, adapters and theta of different types into pieces together: "
+            "choose auto or ddp, and for a large base model.quantization 4bit or model.activation_checkpointing."
+        )
+
+
 def _check_length(given: Any, compares: bool) -> None:
     """Refuse what only part of a run would notice, before anything is loaded.
 
     Raises:
         ValueError: naming the settings.
     """
+    if given.max_steps == 0 or given.max_epochs == 0:
+        raise ValueError("A run of no updates trains nothing: give trainer.max_steps or max_epochs above 0.")
+    if given.accumulate_grad_batches < 1:
+        raise ValueError(
+            f"trainer.accumulate_grad_batches is a number of batches, at least 1, not {given.accumulate_grad_batches}."
+        )
     if given.max_steps == -1 and given.max_epochs in (None, -1):
         raise ValueError(
             "The learning rate falls to 0 at the end of a run, so a run needs one: give trainer.max_steps or "
@@ -211,6 +245,6 @@ def read_checkpoint(path: str) -> dict[str, Any]:
         raise ValueError(
             f"{path} cannot be read as a checkpoint ({type(error).__name__}); it may be cut short."
         ) from error
-    if not {"hyper_parameters", "state_dict", "global_step"} <= set(found):
+    if not isinstance(found, dict) or not {"hyper_parameters", "state_dict", "global_step"} <= set(found):
         raise ValueError(f"{path} is a file of tensors, but not a checkpoint of `bitune fit`.")
     return found

@@ -25,10 +25,17 @@ def new_run_folder(root: Path, config: str, seed: int) -> Path:
             folder.mkdir(parents=True)
             return folder
         except FileExistsError:
-            continue
+            if not folder.is_dir():
+                raise _unusable(root, "a file stands in its place") from None
+        except OSError as error:
+            raise _unusable(root, (error.strerror or str(error)).lower()) from error
     raise FileExistsError(
         f"{root / config} already holds 999 runs of this second and seed; something starts them in a loop."
     )
+
+
+def _unusable(root: Path, why: str) -> OSError:
+    return OSError(f"Runs cannot be kept under {root} ({why}): name another folder by --trainer.default_root_dir.")
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def _rest(example):
     return example.answers, example.gold, example.where
 
 
-def test_a_changed_template_or_file_is_seen(byte_level, tmp_path, caplog):
+def test_j04_a_changed_template_or_file_is_seen(byte_level, tmp_path, caplog):
     file = tmp_path / "t.jsonl"
     file.write_text('{"prompt": "a", "answer": "b"}\n')
     other = tmp_path / "v.jsonl"

@@ -1,4 +1,4 @@
-"""Faults that others have met, as far as data and a model are needed together: A01, A04, B03, E01, E04, J05, I05."""
+"""Faults that others have met in data, and where data and a model meet (A01 to A06, B03, B04, E01, E04, H08, J01, J05, I05)."""
 
 import json
 import os
@@ -111,6 +111,111 @@ def test_e04_a_validation_loss_is_a_mean_over_rows_or_tokens(byte_level, model, 
     losses = [-ll for batch in batches for answers in model.log_likelihood(batch.samples) for ll in answers]
     by_token = sum(model.loss(b.samples, "token", denominator=int(rows.answer_tokens.sum())) for b in batches)
     torch.testing.assert_close(by_token, torch.cat(losses).mean(), rtol=1e-9, atol=1e-9)
+
+
+def jsonl(path, *rows):
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+def test_a06_empty_and_null_fields(tmp_path, byte_level, caplog):
+    """Rows without an answer or a prompt are left out and counted; null is no word."""
+    file = jsonl(
+        tmp_path / "t.jsonl",
+        {"instruction": "Name a colour", "input": "", "output": ""},
+        {"instruction": "Sum 1,2", "input": None, "output": "3"},
+        {"instruction": "   ", "input": "", "output": "ok"},
+    )
+    data = BituneData(file, validation_source=file)
+    data.tokenizer = byte_level
+    with caplog.at_level("INFO"):
+        data.setup("fit")
+    said = next(line for line in caplog.messages if "(train)" in line)
+    assert "rows kept: 1 of 3" in said and "t.jsonl line 1" in said and "t.jsonl line 3" in said
+    (sample,) = (data.rows["train"][i].sample for i in range(len(data.rows["train"])))
+    text = byte_level.decode(sample.prompt)
+    assert "Sum 1,2" in text and "None" not in text and "nan" not in text and "Input" not in text
+    with pytest.raises(ValueError, match=r"no usable rows \(0 of 1: 1 .*first u.jsonl line 1\)"):
+        load(jsonl(tmp_path / "u.jsonl", {"instruction": "Name a colour", "input": "", "output": ""}), "train")
+
+
+def test_b04_control_token_text_in_a_row_stays_text(byte_level, model):
+    """Neither learned as an end, nor does it stop anything; the same ids in training and evaluation."""
+    row = {"prompt": "What does </s> mean?", "answer": " </s> closes a sequence. <|endoftext|> is another."}
+    (example,) = examples((row["prompt"], row["answer"]))
+    encoder = Encoder(byte_level)
+    trained, scored = encoder.training(example), encoder.choices(example)
+    assert trained.prompt.equal(scored.prompt) and trained.prompt.equal(encoder.prompt(row["prompt"]))
+    assert trained.answers[0][:-1].equal(scored.answers[0])
+    ids = trained.answers[0].tolist()
+    assert ids.count(encoder.eos) == 1 and ids[-1] == encoder.eos and encoder.eos not in trained.prompt.tolist()
+    assert byte_level.decode(ids[:-1]) == row["answer"], "what follows the literal is learned"
+    (answer,) = model.generate([trained.prompt], max_new_tokens=3, min_new_tokens=3, eos_token_id=encoder.eos)
+    assert len(answer) == 3
+
+
+def _arc(labels, key):
+    return {"question": "Q?", "choices": {"text": [f"c{label}" for label in labels], "label": labels}, "answerKey": key}
+
+
+@pytest.mark.parametrize(
+    "name, row, gold",
+    [
+        ("arc_challenge", _arc(["1", "2", "3", "4"], "3"), 2),
+        ("arc_challenge", _arc(["A", "B", "C", "D", "E"], "E"), 4),
+        ("arc_challenge", _arc(["A", "B", "C"], "B"), 1),
+        (
+            "social_i_qa",
+            {"context": "c", "question": "Q?", "answerA": "a", "answerB": "b", "answerC": "d", "label": "1"},
+            0,
+        ),
+        ("piqa", {"goal": "g", "sol1": "a", "sol2": "b", "label": 1}, 1),
+    ],
+)
+def test_h08_the_right_choice_is_found_by_position_in_the_rows_own_labels(tmp_path, name, row, gold):
+    (tmp_path / name).mkdir()
+    jsonl(tmp_path / name / "train.jsonl", row)
+    (example,) = load(name, "train", tmp_path).examples
+    assert example.gold == gold
+
+
+@pytest.mark.parametrize(
+    "name, row",
+    [
+        ("commonsense_qa", _arc(["A", "B", "C", "D", "E"], "")),
+        ("piqa", {"goal": "g", "sol1": "a", "sol2": "b", "label": -1}),
+    ],
+)
+def test_h08_a_split_without_labels_is_refused(tmp_path, name, row):
+    (tmp_path / name).mkdir()
+    jsonl(tmp_path / name / "train.jsonl", row)
+    with pytest.raises(ValueError, match="train.jsonl line 1: no right answer in split 'train'"):
+        load(name, "train", tmp_path)
+
+
+class TestJ01:
+    """A bad row is named by file and line; nothing usable is said, with the reasons."""
+
+    def test_a_line_that_is_cut_short(self, tmp_path):
+        good = {"prompt": "a", "answer": "b"}
+        file = jsonl(tmp_path / "train.jsonl", good, "", '{"prompt":"a","answer": ', good)
+        with pytest.raises(ValueError, match=r"train.jsonl line 3: .*not JSON"):
+            load(file, "train")
+
+    def test_a_line_that_is_no_row(self, tmp_path):
+        with pytest.raises(ValueError, match="train.jsonl line 2: "):
+            load(jsonl(tmp_path / "train.jsonl", {"prompt": "a", "answer": "b"}, "[]"), "train")
+
+    def test_an_empty_file(self, tmp_path):
+        with pytest.raises(ValueError, match=r"train.jsonl.*(empty|no rows|no usable rows)"):
+            load(jsonl(tmp_path / "train.jsonl"), "train")
+
+    def test_one_huge_row(self, tmp_path, byte_level):
+        file = jsonl(
+            tmp_path / "train.jsonl", {"prompt": "a", "answer": "b"}, {"prompt": "x" * 40_000_000, "answer": "b"}
+        )
+        rows, dropped = encode(Encoder(byte_level), load(file, "train").examples, False)
+        assert len(rows) == 1 and [row.where for row in dropped] == ["train.jsonl line 2"]
 
 
 class TestJ05:

@@ -5,11 +5,12 @@ import torch
 from decoders import DORA_ON_EXPERTS, NO_EXPERTS, build, draw, randomise, tiny
 from peft import IA3Config, LoraConfig
 from test_known_answers import close, flat
+from transformers import AutoModelForCausalLM, Gemma3Config
 
 from bitune_pl import VARIANTS, Bitune
 from bitune_pl.method import three_pass
 from bitune_pl.method.adapters import owned
-from bitune_pl.method.backbone import _base_weights
+from bitune_pl.method.fingerprint import base_weights
 
 ADAPTERS = ["lora", "dora", "ia3", "full"]
 
@@ -38,7 +39,7 @@ def test_one_large_step_moves_all_that_is_trained_and_nothing_else(variant, adap
 
 
 def base_of(model: Bitune) -> dict[str, torch.Tensor]:
-    return {name: weight.clone() for name, weight in _base_weights(model.decoder)}
+    return {name: weight.clone() for name, weight in base_weights(model.decoder)}
 
 
 @pytest.mark.parametrize("adapter", ["lora", "dora", "ia3"])
@@ -188,3 +189,20 @@ def test_a_decoder_without_such_names_is_refused():
 def test_settings_beside_a_configuration_are_refused():
     with pytest.raises(ValueError, match="put them into the PEFT configuration"):
         Bitune.build(tiny("llama"), adapter=LoraConfig(), adapter_settings={"r": 2})
+
+
+def test_what_reads_pictures_is_left_as_it_is():
+    """All linear layers are those of the blocks that read text: no gradient reaches any other (paper, Table 12)."""
+    text = dict(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, sliding_window=5,
+    )  # fmt: skip
+    eyes = dict(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+    )
+    config = Gemma3Config(text_config=text, vision_config=eyes, mm_tokens_per_image=1)
+    model = Bitune.build(AutoModelForCausalLM.from_config(config))
+    model.loss(draw()).backward()
+    trained = {name for name, p in model.decoder.named_parameters() if p.requires_grad}
+    assert trained and all(".language_model." in f".{name}" for name in trained)
+    assert all(model.decoder.get_parameter(name).grad is not None for name in trained)

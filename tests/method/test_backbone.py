@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from bitune_pl.method import backbone, gguf
-from bitune_pl.method.backbone import fingerprint, load_decoder, load_tokenizer
+from bitune_pl.method.backbone import load_decoder, load_tokenizer
+from bitune_pl.method.fingerprint import fingerprint
 
 WORDS = ["<end>", "<begin>", "the", "cat", "sat", "on", "mat"]
 PIECES = ["<end>", "<begin>", "t", "h", "e", "th", "the"]  # as many, for a byte-level vocabulary

@@ -116,3 +116,11 @@ def test_no_samples_have_no_answers_and_no_loss():
 def test_adapters_on_embeddings_are_refused(where):
     with pytest.raises(ValueError, match="no adapter can be routed on them"):
         Bitune.build(decoder(), adapter=LoraConfig(**where))
+
+
+@pytest.mark.parametrize("name, value", [("method", "bitune"), ("dtype", "int8"), ("theta_init", "a"), ("base", None)])
+def test_a_description_of_the_wrong_kind(folder, name, value):
+    path = folder / "bitune.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ValueError, match=f"bitune.json says {name} is .*copy the run's whole model folder"):
+        Bitune.from_pretrained(folder, decoder())

@@ -10,7 +10,7 @@ from test_known_answers import close, flat, gradients
 
 from bitune_pl import VARIANTS, Bitune, load_decoder
 from bitune_pl.method import three_pass
-from bitune_pl.method.backbone import fingerprint
+from bitune_pl.method.fingerprint import fingerprint
 
 needs_bitsandbytes = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"

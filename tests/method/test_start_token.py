@@ -15,7 +15,7 @@ from test_known_answers import close, flat, gradients, same
 
 from bitune_pl import VARIANTS, Bitune, Sample, load_decoder
 from bitune_pl.method import three_pass
-from bitune_pl.method.backbone import fingerprint
+from bitune_pl.method.fingerprint import fingerprint
 
 SEP, VOCAB = "<sep>", 97
 ROOT = Path(__file__).parents[2]

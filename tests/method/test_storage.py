@@ -8,6 +8,7 @@ from decoders import DORA_ON_EXPERTS, build, draw, tiny
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from test_known_answers import close, flat
+from torch import nn
 
 from bitune_pl import VARIANTS, Bitune
 from bitune_pl.method import three_pass
@@ -171,3 +172,31 @@ def test_a_decoder_of_several_types_keeps_them(base, tmp_path):
     decoder = fresh(base).bfloat16()
     decoder.model.norm.float()
     assert Bitune.from_pretrained(tmp_path / "model", decoder).decoder.model.norm.weight.dtype == torch.float32
+
+
+def test_d04_each_file_holds_exactly_its_own_tensors(base, tmp_path):
+    model = Bitune.build(fresh(base))
+    model.save_pretrained(tmp_path / "model")
+    adapted = sum(hasattr(module, "lora_A") for module in model.decoder.modules())
+    for name in ("causal", "bidirectional"):
+        tensors = load_file(tmp_path / "model" / name / "adapter_model.safetensors")
+        assert len(tensors) == 2 * adapted and not any("causal" in key or "bidirectional" in key for key in tensors)
+
+
+class Around(nn.Module):
+    """A module of a decoder that is called as a set of weights is."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.causal = inner
+
+    def forward(self, x):
+        return self.causal(x)
+
+
+def test_d04_a_module_called_like_a_set_of_weights_is_refused_before_training(base):
+    decoder = fresh(base)
+    for block in decoder.model.layers:
+        block.mlp = Around(block.mlp)
+    with pytest.raises(ValueError, match="itself called like a set of weights; rename it"):
+        Bitune.build(decoder)

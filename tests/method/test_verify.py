@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from bitune_pl import VARIANTS, Bitune
 from bitune_pl.cli import main
-from bitune_pl.method import adapters
+from bitune_pl.method import adapter_files
 from bitune_pl.method.small_copy import ENOUGH, LAYERS, Shrunk, parameters, random_copy
 from bitune_pl.method.subject import Subject
 
@@ -94,7 +94,7 @@ def test_a_wrong_method_fails(mutant, verify):
 @pytest.mark.parametrize(
     ("owner", "name", "wrong", "rung"),
     [
-        (adapters, "load", lambda *_: None, "saved and loaded: logits"),
+        (adapter_files, "load", lambda *_: None, "saved and loaded: logits"),
         (Bitune, "_freeze_unreachable", lambda model: None, "trained weights without a gradient"),
         (Bitune, "checkpoint_activations", lambda model: 1 / 0, "activations recomputed = kept: gradients"),
         (

@@ -3,6 +3,7 @@
 import pytest
 
 from bitune_pl.cli import main
+from bitune_pl.data.datamodule import BituneData
 from tests.tiny_base import CPU
 
 
@@ -20,6 +21,15 @@ REFUSED = {
     ],
     "model.eps": ["--trainer.max_steps=1", "--model.eps=-1"],
     "model.betas": ["--trainer.max_steps=1", "--model.betas=[2,3]"],
+    "of no updates": ["--trainer.max_steps=0"],
+    "trainer.accumulate_grad_batches is": ["--trainer.max_steps=1", "--trainer.accumulate_grad_batches=0"],
+    "trainer.strategy is fsdp": ["--trainer.max_steps=1", "--trainer.strategy=fsdp"],
+    "data.num_workers is": ["--trainer.max_steps=1", "--data.num_workers=-1"],
+    "The rank r": ["--trainer.max_steps=1", "--model.adapter_settings={r: 0}"],
+    "does not take these settings: {'rank': 8}": ["--trainer.max_steps=1", "--model.adapter_settings={rank: 8}"],
+    "The adapter none has no settings": [
+        "--trainer.max_steps=1", "--model.adapter=none", "--model.adapter_settings={r: 8}"
+    ],
 }  # fmt: skip
 
 
@@ -28,6 +38,39 @@ def test_refused(tiny_base, tmp_path, capsys, said):
     assert fit(tiny_base, tmp_path, *REFUSED[said]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_weights_that_were_never_trained_are_not_scored(tiny_base, capsys, command):
+    assert main([command, "--model.base", tiny_base, *CPU]) == 2
+    assert f"`bitune {command}` scores a trained run: give --run FOLDER" in capsys.readouterr().err
+
+
+def test_the_base_as_pretrained_is_scored_when_asked_for(tiny_base, capsys):
+    base = ["--model.base", tiny_base, "--model.method", "plain", "--model.adapter", "none"]
+    assert not main(["validate", *base, *CPU, "--data.validation_rows", "4"])
+    assert "accuracy/validation" in capsys.readouterr().out
+
+
+def test_a_place_where_no_run_can_be_kept(tiny_base, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert fit(tiny_base, tmp_path / "file", "--trainer.max_steps=1") == 2
+    assert f"Runs cannot be kept under {tmp_path / 'file'}" in capsys.readouterr().err
+
+
+def test_a_run_named_twice(tmp_path, capsys):
+    assert main(["fit", "--resume", "a", "--resume", "a"]) == 2
+    assert "--resume is given 2 times: name one run." in capsys.readouterr().err
+
+
+def test_the_training_file_under_another_spelling_is_no_validation_file(tmp_path):
+    """It would be validated on the rows it learned from; its own last rows are held out instead."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"prompt": "p{i}", "answer": "a"}}\n' for i in range(40)))
+    (tmp_path / "sub").mkdir()
+    data = BituneData(str(file), validation_source=str(tmp_path / "sub" / ".." / "rows.jsonl"))
+    prompts = [{example.prompt for example in data.examples(part)} for part in ("train", "validation")]
+    assert prompts[1] and not prompts[0] & prompts[1]
 
 
 def test_a_run_without_checkpoints_keeps_its_best_model(tiny_base, tmp_path):
