@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+import shape_checks
 import torch
 from places import SHARED
 
+shape_checks.install()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 

@@ -93,9 +93,9 @@ def check(adapter: "str | Config", settings: dict | None, as_published: bool) ->
         raise ValueError("paper_targets and target_modules both choose the layers to adapt: give one of them.")
     if settings and not isinstance(adapter, str):
         raise ValueError("adapter_settings go with an adapter's name: put them into the PEFT configuration instead.")
+    _check_start((settings or getattr(adapter, "__dict__", {})).get("init_lora_weights", True))
     if isinstance(adapter, str):
         _check_settings(adapter, settings or {})
-    _check_start((settings or getattr(adapter, "__dict__", {})).get("init_lora_weights", True))
 
 
 TYPES: dict[str, type] = {"lora": LoraConfig, "dora": LoraConfig, "ia3": IA3Config, "full": FullCopies}

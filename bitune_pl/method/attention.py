@@ -135,7 +135,7 @@ def three_phases(
 
 
 def _read(
-    query: Tensor, key: Tensor, value: Tensor, lengths: list[int], pattern: Pattern, kernel: Kernel
+    query: Tensor, key: Tensor, value: Tensor, lengths: list[int], pattern: Pattern | None, kernel: Kernel
 ) -> list[Tensor]:
     """One reading of all prompts, each within itself."""
     pieces = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True) if lengths else ()

@@ -100,7 +100,7 @@ class Layout:
         first, answers, _ = self.regions
         return first + answers if self.method.separate_weights else self.rows
 
-    def answer_mask(self, sample: int, window: int | None) -> Bool[Tensor, "answer prompt+answer"] | None:
+    def answer_mask(self, sample: int, window: int | None) -> Bool[Tensor, "answer keys"] | None:
         """Which of `[prompt | all its answers]` each place of a sample's answers may attend to.
 
         Causal, every answer on its own; with a `window`, only so many positions back. None if everything is visible.
@@ -112,7 +112,7 @@ class Layout:
         return self._masks[sample, window]
 
 
-def answer_mask(prompt: int, answers: list[int], window: int | None) -> Bool[Tensor, "answer prompt+answer"]:
+def answer_mask(prompt: int, answers: list[int], window: int | None) -> Bool[Tensor, "answer keys"]:
     """See `Layout.answer_mask`."""
     position = torch.cat([torch.arange(prompt, prompt + length) for length in answers])
     answer = torch.repeat_interleave(torch.arange(len(answers)), torch.tensor(answers))

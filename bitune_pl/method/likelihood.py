@@ -74,7 +74,7 @@ class _ScoreWithGradient(torch.autograd.Function):
 
 
 def loss(
-    answers: list[list[Float[Tensor, "answer"]]], weighting: Weighting = "sample", denominator: float | None = None
+    answers: list[list[Float[Tensor, "_"]]], weighting: Weighting = "sample", denominator: float | None = None
 ) -> Float[Tensor, ""]:
     """Negative log-likelihood of answers, averaged over an update.
 

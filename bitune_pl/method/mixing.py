@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def alpha(theta: Float[Tensor, "layers"], theta_init: float) -> Float[Tensor, "layers"]:
+def alpha(theta: Float[Tensor, "*layers"], theta_init: float) -> Float[Tensor, "*layers"]:
     """Share of the second reading in the mix, in [0, 1); even in theta (equation 8)."""
     size = theta.abs()
     return size / (theta_init + size)

@@ -149,14 +149,14 @@ class Bitune(nn.Module):
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def answer_logits(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "answer vocab"]]]:
+    def answer_logits(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "_ vocab"]]]:
         """Logits of each answer of each sample; row t predicts answer token t."""
         if not len(samples):
             return []
         layout, hidden, head = self.read(samples)
         return per_answer(head(hidden), layout)
 
-    def log_likelihood(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "answer"]]]:
+    def log_likelihood(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "_"]]]:
         """Log-probability of each token of each answer of each sample, in float32 or wider."""
         if not len(samples):
             return []

@@ -36,7 +36,7 @@ def stock_attention(model: Bitune, implementation: str | None = None) -> Iterato
 
 def answer_logits(
     model: Bitune, samples: Sequence[Sample], implementation: str | None = None
-) -> list[list[Float[Tensor, "answer vocab"]]]:
+) -> list[list[Float[Tensor, "_ vocab"]]]:
     """As `Bitune.answer_logits`, by three passes for every single answer."""
     with stock_attention(model, implementation):
         return [[_answer(model, sample.prompt, answer) for answer in sample.answers] for sample in samples]
