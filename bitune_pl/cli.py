@@ -59,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def data(argv: list[str]) -> int:
     """`bitune data`: the one command that needs data and, for a base's tokenizer, method."""
     from bitune_pl.data.inspect import main as inspect
-    from bitune_pl.method.backbone import load_tokenizer
+    from bitune_pl.method.backbone import embedding_rows, load_tokenizer
 
-    return inspect(argv, load_tokenizer)
+    return inspect(argv, load_tokenizer, embedding_rows)
 
 
 def _function(command: str) -> Callable[[list[str]], int | None]:

@@ -5,7 +5,8 @@
 
 `show` prints rows as text and as tokens, and how long rows are. `check` reads every row of every part and reports what
 is kept, what is dropped or broken and why, duplicates, and prompts that are both trained on and evaluated. Settings are
-those of `bitune fit`; what a config says of model and trainer is passed over, but for `model.base`.
+those of `bitune fit`; what a config says of model and trainer is passed over, but for `model.base`
+and `model.start_token`.
 """
 
 from argparse import ArgumentParser as PlainParser
@@ -22,11 +23,12 @@ from bitune_pl.data.datamodule import BituneData
 LoadTokenizer = Callable[[str], PreTrainedTokenizerBase]
 
 
-def main(argv: Sequence[str], load_tokenizer: LoadTokenizer) -> int:
+def main(argv: Sequence[str], load_tokenizer: LoadTokenizer, start_token_id: Callable[[str], int]) -> int:
     """Run `show` or `check`; the exit status is 1 where `check` found rows that cannot be read.
 
     Args:
         load_tokenizer: gives the tokenizer of a base, by name.
+        start_token_id: gives the id that a new start token has on a base, by name.
 
     Raises:
         ValueError, OSError: with a sentence for the user.
@@ -40,6 +42,8 @@ def main(argv: Sequence[str], load_tokenizer: LoadTokenizer) -> int:
     settings = _parse(action, rest)
     data = BituneData(**settings.data)
     data.tokenizer = load_tokenizer(settings.data.base)
+    if settings.start_token is not None:
+        data.start_token_id = start_token_id(settings.data.base)
     if action == "check":
         data.limits = dict.fromkeys(data.limits)  # every row, also where a run would take the first ones
         return report.check(data)
@@ -51,6 +55,12 @@ def _parse(action: str, argv: list[str]) -> Namespace:
     parser = ArgumentParser(prog=f"bitune data {action}", exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help="a config of `bitune fit`; those after it go before it")
     parser.add_class_arguments(BituneData, "data", skip={"base"})
+    parser.add_argument(
+        "--start_token",
+        "--model.start_token",
+        metavar="<sep>",
+        help="prompts end in a new start token, as the config's may",
+    )
     parser.add_argument("--data.base", "--base", "--model.base", default="smollm2", help="whose tokenizer to use")
     if action == "show":
         parser.add_argument("--part", default="train", choices=["train", "validation", "test"], help="rows to show")
@@ -67,12 +77,14 @@ def _configured(argv: list[str]) -> dict:
     finder = PlainParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--config", action="append", default=[])
     found: dict = {}
+    start_token = None
     for name in finder.parse_known_args(argv)[0].config:
         config = _read(Path(name))
         found |= config.get("data") or {}
-        base = (config.get("model") or {}).get("base")
-        found |= {"base": base} if base else {}
-    return {"data": found}
+        model = config.get("model") or {}
+        found |= {"base": model["base"]} if model.get("base") else {}
+        start_token = model.get("start_token", start_token)
+    return {"data": found, "start_token": start_token}
 
 
 def _read(path: Path) -> dict:

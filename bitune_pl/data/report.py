@@ -124,6 +124,8 @@ def _scored(encoder: Encoder, example: Example) -> list[str]:
 
 
 def _spelled(encoder: Encoder, token: int) -> str:
+    if [token] == encoder.closing:
+        return "<sep>"
     control = encoder.tokenizer.added_tokens_decoder.get(token)
     return control.content if control else repr(encoder.tokenizer.decode([token]))
 

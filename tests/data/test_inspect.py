@@ -17,7 +17,7 @@ def bitune_data(byte_level, capsys):
     asked = []
 
     def run(*argv):
-        status = main([str(arg) for arg in argv], lambda base: asked.append(base) or byte_level)
+        status = main([str(arg) for arg in argv], lambda base: asked.append(base) or byte_level, lambda base: 5000)
         return status, " ".join(capsys.readouterr().out.split()), asked[-1]
 
     return run
@@ -91,4 +91,12 @@ def test_mistakes(bitune_data, argv, message):
 
 
 def test_help(bitune_data, capsys):
-    assert main([], None) == 0 and "show|check" in capsys.readouterr().out
+    assert main([], None, None) == 0 and "show|check" in capsys.readouterr().out
+
+
+def test_a_new_start_token_is_shown(bitune_data, tmp_path):
+    file = write(tmp_path / "t.jsonl", [{"prompt": f"Question {i}:", "answer": "word"} for i in range(3)])
+    config = tmp_path / "c.yaml"
+    config.write_text(f'model: {{base: some/base, start_token: "<sep>"}}\ndata: {{source: "{file}"}}\n')
+    _, said, _ = bitune_data("show", "--config", config, "--rows", 1)
+    assert "5000 <sep> start token, the answer's first input ----" in said
