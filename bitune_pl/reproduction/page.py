@@ -60,7 +60,7 @@ def _model(model: str, rows: Sequence[Row]) -> dict[str, Any]:
         "rows": [_row(row) for row in rows],
         "gain_title": notes.gain_title(rows).rstrip(":"),
         "gains": [_gains(row) for row in rows if any(entry.gain for entry in row.columns.values())],
-        "notes": notes.verdicts(rows) + notes.missing(rows),
+        "notes": notes.remarks(rows),
         "comparison": notes.comparison(rows),
     }
 

@@ -74,6 +74,13 @@ def _with_deviations(known: dict, model: str, method: str) -> dict[str, Publishe
     return {task: Published(*value) for task, value in zip(spread["columns"], values, strict=False)}
 
 
+def paper_tasks(table: str, model: str) -> list[str]:
+    """The tasks that a table's averages are over, also where only the averages stand in it."""
+    methods = PAPER["tables"][table]["rows"][model]
+    found = {task for method in methods for task in paper_scores(table, model, method)}
+    return [task for task in PAPER["tasks"] if task in found]
+
+
 def paper_gain(table: str, model: str, method: str, column: str) -> float | None:
     """Published mean of a row less that of its baseline; of measures, the one divided by the other."""
     baseline = baseline_of(table, method)

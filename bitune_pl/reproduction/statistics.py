@@ -40,6 +40,11 @@ class Interval(NamedTuple):
         """Whether the interval leaves 0 out."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def alike(self) -> bool:
+        """Of a gain: both sides gave the same answers, which tells of no certainty."""
+        return self.low == self.high == 0
+
 
 def summarise(values: Sequence[float]) -> Summary | None:
     """None if there is no value.

@@ -21,6 +21,7 @@ from bitune_pl.reproduction.published import (
     paper_gain,
     paper_model,
     paper_scores,
+    paper_tasks,
 )
 from bitune_pl.reproduction.statistics import Interval, Summary, bootstrap, paired_gain, summarise
 from bitune_pl.reproduction.table_cells import Cell
@@ -67,21 +68,21 @@ class Group:
         if not own or not all(cell.trained for cell in own.values()):
             return tuple(sorted(own))
         all_seeds = {c.seed for cells in self.by_method.values() for c in cells.values() if c.trained}
-        return tuple(sorted(self.seeds or all_seeds))
+        return tuple(sorted({*(self.seeds or all_seeds), *own}))
 
     def entry(self, method: str, column: str) -> Entry:
         own = self.by_method[method]
         values = {seed: self._value(cell, column) for seed, cell in sorted(own.items())}
         counted = {seed: value for seed, value in values.items() if math.isfinite(value)}
         ours = summarise(list(counted.values()))
-        paper = paper_scores(self.table, self.reference, method).get(column)
+        paper = paper_scores(self.table, self.reference, method).get(column) if self._printed(column) else None
         questions = next((n for cell in own.values() if (n := self._questions(cell, column))), 0)
         return Entry(
             ours=ours, seeds=counted, questions=questions, paper=paper,
             missing={seed: self._why(method, seed, column) for seed in self.expected(method) if seed not in counted},
             interval=self._interval(method, column, tuple(counted)),
             gain=self._gain(method, column, counted),
-            paper_gain=paper_gain(self.table, self.reference, method, column),
+            paper_gain=paper_gain(self.table, self.reference, method, column) if self._printed(column) else None,
             verdict=verdict(ours, paper, self._difference(method, column, questions)) if ours else None,
         )  # fmt: skip
 
@@ -141,6 +142,10 @@ class Group:
 
     # -- the paper -----------------------------------------------------------------------------------------------------
 
+    def _printed(self, column: str) -> bool:
+        """An average over other tasks than the paper's is not in the paper."""
+        return column != AVERAGE or set(self.tasks) == set(paper_tasks(self.table, self.reference))
+
     def _difference(self, method: str, column: str, questions: int) -> str | None:
         known = self.reference if self.reference == paper_model(self.model) else None
         cell = next(cell for cell in self.by_method[method].values() if cell.error is None)
@@ -148,9 +153,6 @@ class Group:
             return (
                 None if known and "A100" in str((cell.record.get("latency") or {}).get("device")) else "other hardware"
             )
-        tasks = [task for task in PAPER["tables"][self.table]["columns"] if task in PAPER["tasks"]] or None
-        if column == AVERAGE and known and tasks and set(tasks) != set(self.tasks):
-            return f"other tasks ({len(set(tasks) & set(self.tasks))} of {len(tasks)})"
         updates = PAPER["updates"].get(PAPER["tables"][self.table].get("trained_on"))
         ours = cell.record.get("updates") if cell.trained else None
         full = sum(PAPER["questions"].get(task, 0) for task in self._tasks(column))

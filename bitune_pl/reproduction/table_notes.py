@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from bitune_pl.reproduction.published import MEASURES, PAPER, baseline_of
+from bitune_pl.reproduction.published import MEASURES, PAPER, baseline_of, paper_tasks
 from bitune_pl.reproduction.statistics import Interval
 from bitune_pl.reproduction.table_cells import Cell
 from bitune_pl.reproduction.table_checks import runs_of
 from bitune_pl.reproduction.table_entries import Entry
-from bitune_pl.reproduction.table_rows import Row
+from bitune_pl.reproduction.table_rows import Row, tasks_of
 from bitune_pl.reproduction.verdict import NOT_PRINTED, OUTSIDE, WITHIN
 
 PROFILES = {
@@ -67,6 +67,19 @@ def _points(entries: Sequence[Entry]) -> bool:
     return any(not entry.gain.ratio for entry in entries)
 
 
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """All that is to be said below the tables of one model."""
+    return verdicts(rows) + _average(rows) + missing(rows)
+
+
+def _average(rows: Sequence[Row]) -> list[str]:
+    theirs = paper_tasks(rows[0].table, rows[0].reference)
+    ours = tasks_of([cell for row in rows for cell in row.done])
+    if "Avg." not in rows[0].columns or not ours or set(ours) == set(theirs):
+        return []
+    return [f"Avg. is over {', '.join(ours)}; the paper's, over {', '.join(theirs)}, is another one and is not shown."]
+
+
 def verdicts(rows: Sequence[Row]) -> list[str]:
     """How many cells got which verdict; those outside are named."""
     said = [(row, column, entry.verdict) for row in rows for column, entry in row.columns.items() if entry.verdict]
@@ -119,6 +132,8 @@ def headline(rows: Sequence[Row]) -> str:
         if ratios:
             return f"{_name(row)} against {baseline_of(row.table, row.method)}: {', '.join(ratios)}."
         if entry.gain:
+            if entry.gain.interval and entry.gain.interval.alike:
+                return f"{_name(row)} and {baseline_of(row.table, row.method)} gave the same answers."
             does, against = ("gains", "over") if entry.gain.mean >= 0 else ("loses", "against")
             told = (
                 f"{_name(row)} {does} {abs(entry.gain.mean):.1f} points {against} {baseline_of(row.table, row.method)}"

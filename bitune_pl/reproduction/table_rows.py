@@ -6,7 +6,7 @@ What stands in a column of a row is made in `table_entries.py`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitune_pl.reproduction.published import AVERAGE, MEASURES, PAPER, paper_model, paper_scores, reference_model
+from bitune_pl.reproduction.published import AVERAGE, MEASURES, PAPER, paper_model, paper_tasks, reference_model
 from bitune_pl.reproduction.table_cells import Cell
 from bitune_pl.reproduction.table_checks import checked
 from bitune_pl.reproduction.table_entries import Entry, Group
@@ -60,9 +60,7 @@ def _of_model(cells: Sequence[Cell], seeds: Sequence[int] | None) -> list[Row]:
     reference = reference_model(table, model)
     methods = dict.fromkeys([*PAPER["tables"][table]["rows"][reference], *(cell.method for cell in cells)])
     by_method = {method: {c.seed: c for c in cells if c.method == method} for method in methods}
-    tasks = tasks_of(cells) or [
-        task for task in paper_scores(table, reference, next(iter(methods))) if task in PAPER["tasks"]
-    ]
+    tasks = tasks_of(cells) or paper_tasks(table, reference)
     group = Group(table, model, reference, tasks, by_method, tuple(seeds or ()))
     return [
         Row(

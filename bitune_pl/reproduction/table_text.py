@@ -13,7 +13,7 @@ from tabulate import SEPARATING_LINE, tabulate
 from bitune_pl.reproduction import table_notes as notes
 from bitune_pl.reproduction.published import MEASURES, PAPER, Published, paper_seeds
 from bitune_pl.reproduction.table_entries import Entry, Gain
-from bitune_pl.reproduction.table_notes import missing, verdicts
+from bitune_pl.reproduction.table_notes import remarks
 from bitune_pl.reproduction.table_rows import Row
 
 WIDTH = 120
@@ -69,7 +69,12 @@ def paper_gain(entry: Entry) -> str:
 
 
 def ends(said: Gain | None) -> str:
-    return f"{points(said.interval.low)} to {points(said.interval.high)}" if said and said.interval else ""
+    """The ends of a gain's interval. Where no answer differs there is nothing to draw from, and no interval."""
+    if said is None or said.interval is None:
+        return ""
+    if said.interval.alike:
+        return "same answers"
+    return f"{points(said.interval.low)} to {points(said.interval.high)}"
 
 
 def seeds_of(row: Row) -> int:
@@ -150,9 +155,10 @@ def terminal(rows: Sequence[Row]) -> str:
     for model, own in by_model(rows).items():
         said += ["", _wrapped(notes.subtitle(model, own)), ""]
         for title, header, groups in _tables(own):
-            lines = [line for group in groups for line in [*group, SEPARATING_LINE]][:-1]
+            between = [SEPARATING_LINE] if any(len(group) > 1 for group in groups) else []
+            lines = [line for i, group in enumerate(groups) for line in [*(between if i else []), *group]]
             said += [_wrapped(title)] * bool(title) + [_table(lines, header, "simple"), ""]
-        said += map(_wrapped, verdicts(own) + missing(own))
+        said += map(_wrapped, remarks(own))
     return "\n".join(said).rstrip() + "\n"
 
 
@@ -168,7 +174,7 @@ def markdown(rows: Sequence[Row]) -> str:
             lines = [[f"**{first[0]}**", *first[1:]] for first, *_ in groups]
             lines = [line for bold, group in zip(lines, groups, strict=True) for line in [bold, *group[1:]]]
             said += [title, ""] * bool(title) + [_table(lines, header, "pipe"), ""]
-        said += [f"- {note}" for note in verdicts(own) + missing(own)]
+        said += [f"- {note}" for note in remarks(own)]
     return "\n".join(said).rstrip() + "\n"
 
 
@@ -180,7 +186,7 @@ def latex(rows: Sequence[Row]) -> str:
         for title, header, groups in _tables(own):
             lines = [line for group in groups for line in group]
             said += [f"% {title}"] * bool(title) + [_table(lines, header, "latex_booktabs").replace("±", "$\\pm$")]
-        said += [f"% {note}" for note in verdicts(own) + missing(own)]
+        said += [f"% {note}" for note in remarks(own)]
     return "\n".join(said) + "\n"
 
 

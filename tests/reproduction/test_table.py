@@ -73,6 +73,11 @@ def test_seeds_of_another_method_are_missed():
     assert table_text.count(row) == "1 of 2" and set(row.columns["PIQA"].missing) == {43}
 
 
+def test_more_seeds_than_asked_for_count_too():
+    row = made(*three()[::-1], seeds=[42])["LoRA"]
+    assert (table_text.count(row), [c.seed for c in row.cells]) == ("3", [42, 43, 44])
+
+
 def test_a_pretrained_model_needs_one_seed():
     row = made(cell("Pretrained", 42), cell("LoRA", 42), cell("LoRA", 43))["Pretrained"]
     assert table_text.count(row) == "1" and not row.columns["PIQA"].missing
@@ -148,7 +153,7 @@ def test_a_pretrained_model_stands_against_every_seed():
 
 def test_gains_are_over_the_same_adapter_and_measures_are_divided():
     said = made(*(cell(method, table="table6") for method in ("LoRA", "Bitune", "IA3", "Bitune (IA3)")))
-    assert said["IA3"].columns["PIQA"].gain is None
+    assert said["IA3"].columns["PIQA"].gain is None and said["LoRA"].columns["PIQA"].gain is None
     assert said["Bitune (IA3)"].columns["PIQA"].gain.mean == pytest.approx(
         said["Bitune (IA3)"].columns["PIQA"].ours.mean - said["IA3"].columns["PIQA"].ours.mean
     )
@@ -195,10 +200,18 @@ def test_verdicts_in_the_papers_setting():
 
 
 def test_an_average_over_fewer_tasks_is_another_average():
-    records = [_whole("LoRA", 42, 1230) for _ in range(1)]
-    records[0]["scores"]["mmlu"] = {"acc": 0.3, "n": 14042, "stderr": 0.01}
-    said = made(*records)["LoRA"].columns
-    assert str(said["Avg."].verdict) == "not comparable: other tasks (2 of 5)"
+    said = list(made(cell("LoRA", tasks=("piqa", "mmlu")), cell("Bitune", tasks=("piqa", "mmlu"))).values())
+    entry = said[-1].columns["Avg."]
+    assert (entry.paper, entry.paper_gain, entry.verdict.word) == (None, None, "not in the paper")
+    assert said[-1].columns["PIQA"].paper_gain == pytest.approx(2.85)
+    assert "Avg. is over PIQA, MMLU; the paper's, over PIQA, ARC" in " ".join(table_text.terminal(said).split())
+
+
+def test_the_same_answers_have_no_interval():
+    """Nothing differs, so there is nothing to draw from; "0.0 to 0.0" would read as certainty."""
+    same = {"piqa": accuracy(40)}
+    row = made(*(cell(method, tasks=(), right=same) for method in ("LoRA", "Bitune")))["Bitune"]
+    assert table_text.ends(row.columns["PIQA"].gain) == "same answers"
 
 
 def test_rows_of_the_paper_that_were_not_run_say_so():
