@@ -139,7 +139,7 @@ def headline(rows: Sequence[Row]) -> str:
                 f"{_name(row)} {does} {abs(entry.gain.mean):.1f} points {against} {baseline_of(row.table, row.method)}"
             )
             return f"{told} {'on average' if column == 'Avg.' else f'on {column}'}{_sure(entry.gain.interval)}."
-    return "There are no two rows yet that can be compared."
+    return f"There is no gain to show yet: one needs {PAPER['tables'][rows[0].table]['baseline']} and another row."
 
 
 def _name(row: Row) -> str:
@@ -162,7 +162,7 @@ def cost(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def _cost(row: Row) -> dict[str, str]:
-    said = {name: [v for cell in row.done if (v := cell.record.get(name)) is not None] for name in COSTS}
+    said = {name: [v for cell in row.done if (v := cell.record.get(name))] for name in COSTS}
     show = {name: how(values) if values else "" for name, values in said.items() if (how := COSTS[name])}
     return {"model": row.model, "method": row.method, "runs": str(len(row.done))} | show
 
