@@ -32,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "bitune_pl.data.distill:main",
         "ask a teacher for worked answers:  --data.source gsm8k --teacher MODEL",
     ),
+    "table": (
+        "bitune_pl.reproduction.table:main",
+        "one of the paper's tables from the cells of a grid:  table FOLDER --out DIR",
+    ),
     "verify": ("bitune_pl.method.verify:main", "prove the method on a small copy of a decoder:  --base NAME"),
 }
 """Command -> the function that does it, and its line of help."""

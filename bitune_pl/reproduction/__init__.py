@@ -1,0 +1,1 @@
+"""The paper's tables and figures: a grid of runs, their tables, and the published numbers beside them."""

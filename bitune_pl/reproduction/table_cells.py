@@ -1,0 +1,125 @@
+"""The cells of a table as the grid recorded them: read, and put into the paper's words.
+
+A file that is no cell, or contradicts itself, is refused by name. A cell that failed is kept, for it is to be counted.
+Whether cells belong together is the business of `table_checks.py`.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitune_pl.reproduction.published import MEASURES, PAPER, paper_task
+
+NEEDED = ("table", "profile", "model", "method", "seed", "status")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model, method and seed. Tasks go by the paper's names; accuracies are fractions, `values` whatever is no task."""
+
+    name: str
+    table: str
+    profile: str
+    model: str
+    method: str
+    seed: int
+    error: str | None
+    accuracy: dict[str, float] = field(default_factory=dict)
+    questions: dict[str, int] = field(default_factory=dict)
+    right: dict[str, np.ndarray] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def trained(self) -> bool:
+        """An untrained decoder gives the same for every seed."""
+        return self.method != "Pretrained"
+
+    def __str__(self) -> str:
+        return f"{self.method} on {self.model}, seed {self.seed} ({self.name})"
+
+
+def read(folder: Path) -> list[Cell]:
+    """The cells in a folder, in the order of their names.
+
+    Raises:
+        FileNotFoundError: if the folder is missing, or has no cells.
+        ValueError: if a file is no cell.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"A table is made from a folder of cells, and there is no folder {folder}.")
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no cells (JSON files that the grid writes). {_elsewhere(folder)}")
+    return [parse(_loaded(path), path.name) for path in paths]
+
+
+def _elsewhere(folder: Path) -> str:
+    tables = {path.parent for depth in ("*/*.json", "*/*/*.json") for path in folder.glob(depth)}
+    tables = sorted(str(path) for path in tables if path.parent.name in PAPER["tables"])
+    return f"There are cells in {', '.join(tables[:8])}: give one of those." if tables else "Run the grid first."
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not whole JSON ({error}): remove it, and run the grid again.") from None
+
+
+def parse(record: Any, name: str = "a record") -> Cell:
+    """A cell from its record.
+
+    Raises:
+        ValueError: if the record is no cell of a table that the paper has, or contradicts itself.
+    """
+    missing = [key for key in NEEDED if key not in record] if isinstance(record, dict) else list(NEEDED)
+    if missing:
+        raise ValueError(f"{name} is not a cell of a table: it lacks {', '.join(missing)}. Move it elsewhere.")
+    if record["table"] not in PAPER["tables"]:
+        raise ValueError(f"{name} is a cell of {record['table']!r}; there are {', '.join(PAPER['tables'])}.")
+    said = {key: record[key] for key in NEEDED[:-1]}
+    if record["status"] != "done":
+        return Cell(name, **said, error=record.get("error") or "no reason recorded", record=record)
+    scores = {paper_task(task): score for task, score in (record.get("scores") or {}).items()}
+    return _consistent(
+        Cell(
+            name, **said, error=None, record=record,
+            accuracy={task: _number(score["acc"]) for task, score in scores.items()},
+            questions={task: score["n"] for task, score in scores.items()},
+            right={paper_task(task): np.array(right) for task, right in (record.get("right") or {}).items() if right},
+            values=_values(record),
+        )
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _values(record: dict[str, Any]) -> dict[str, float]:
+    latency = record.get("latency") or {}
+    said = {
+        "Prefill": latency.get("prefill_seconds"),
+        "Generation": latency.get("decode_seconds"),
+        "Train. Time [h]": (record.get("train_seconds") or 0) / 3600 or None,
+        "Memory [GB]": record.get("peak_memory_gb") or None,
+    }
+    wanted = MEASURES.get(record["table"], [])
+    return {column: _number(value) for column, value in said.items() if column in wanted}
+
+
+def _consistent(cell: Cell) -> Cell:
+    for task, right in cell.right.items():
+        said = cell.accuracy.get(task, math.nan)
+        if len(right) != cell.questions.get(task) or abs(right.mean() - said) * len(right) > 0.5:
+            raise ValueError(
+                f"{cell} contradicts itself: {task} has an accuracy of {said:.4f} on {cell.questions.get(task)} questions, "
+                f"but {right.sum()} of {len(right)} answers are marked right. Run that cell again."
+            )
+    return cell
