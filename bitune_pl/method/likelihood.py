@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -46,6 +46,23 @@ def log_likelihood(
     else:
         scored = [checkpoint(_score, h, t, head, use_reentrant=False) for h, t in pieces]
     return torch.cat(scored)
+
+
+@torch.no_grad()
+def log_likelihood_and_best(
+    hidden: Float[Tensor, "answer hidden"], targets: Int[Tensor, "answer"], head: Head, vocab: int
+) -> tuple[Float[Tensor, "answer"], Bool[Tensor, "answer"]]:
+    """As `log_likelihood`, without gradients, and whether each target token is the likeliest one at its place."""
+    places = max(1, CHUNK // vocab)
+    scored = [_score_and_best(h, t, head) for h, t in zip(hidden.split(places), targets.split(places), strict=True)]
+    return tuple(map(torch.cat, zip(*scored, strict=True)))
+
+
+def _score_and_best(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor]:
+    logits = head(hidden)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    chosen = wide.gather(1, targets.unsqueeze(1)).squeeze(1)
+    return chosen - wide.logsumexp(1), logits.argmax(1) == targets
 
 
 def _score(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
