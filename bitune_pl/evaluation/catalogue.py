@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
+import lm_eval.api.task
 import lm_eval.tasks
 from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
@@ -107,11 +109,13 @@ def _either(names: list[str]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave lm-eval's notices unsaid: they are about settings that are ours, and meant."""
+    """Leave lm-eval's notices unsaid, which are about settings that are meant, and its bars for what takes no time."""
     logger = logging.getLogger("lm_eval")
-    before = logger.level
+    level, bar = logger.level, lm_eval.api.task.tqdm
     logger.setLevel(logging.ERROR)
+    lm_eval.api.task.tqdm = partial(bar, disable=True)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
+        lm_eval.api.task.tqdm = bar

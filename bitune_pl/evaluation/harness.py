@@ -102,6 +102,7 @@ class BituneLM(TemplateLM):
         self.tokens = tokens or TOKENS.get(kind, TOKENS["cuda"])
         self.together = together or TOGETHER.get(kind, TOGETHER["cuda"])
         self.cut: Counter[str | None] = Counter()
+        self.title: str | None = None
 
     # -- what lm-eval's base class asks for ---------------------------------------------------------------------------
 
@@ -221,7 +222,7 @@ class BituneLM(TemplateLM):
         """Scores by request. Long questions come first: what does not fit into memory fails at once."""
         scores: dict[int, Scored] = self._known(requests, "loglikelihood")
         open_ = [question for question in questions if not scores.keys() >= set(question.requests)]
-        bar = tqdm(total=len(open_), desc="scoring", unit="question", disable=disable_tqdm or not self.progress)
+        bar = self._bar(len(open_), "question", disable_tqdm)
         with bar, probes.evaluating(self.model):
             for batch in batches(open_, self.tokens):
                 new = self._read([question.sample for question in batch])
@@ -251,8 +252,7 @@ class BituneLM(TemplateLM):
             prompt = self._prompt(request, settings["max_gen_toks"])
             if i not in texts:
                 groups.setdefault(repr(settings), []).append((i, prompt))
-        total = sum(map(len, groups.values()))
-        with tqdm(total=total, desc="answering", unit="prompt", disable=disable_tqdm or not self.progress) as bar:
+        with self._bar(sum(map(len, groups.values())), "prompt", disable_tqdm) as bar:
             for group in groups.values():
                 group.sort(key=lambda entry: len(entry[1]), reverse=True)
                 for start in range(0, len(group), self.together):
@@ -291,6 +291,9 @@ class BituneLM(TemplateLM):
             **settings,
         )
         return [cut_at(self.encoder.decode(ids), stops) for ids in answers]
+
+    def _bar(self, total: int, unit: str, disable: bool) -> tqdm:
+        return tqdm(total=total, desc=self.title, unit=unit, disable=disable or not self.progress, leave=False)
 
     # -- what is known from an evaluation that was stopped ------------------------------------------------------------
 
