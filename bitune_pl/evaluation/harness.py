@@ -155,12 +155,12 @@ class BituneLM(TemplateLM):
 
     def _windows(self, text: str) -> Iterator[tuple[tuple[int, ...], list[Ids]]]:
         """A text as prompts and answers, each window within `max_length`."""
-        closing = self.encoder.closing
-        front = self._empty[: len(self._empty) - len(closing)]
-        room = self.max_length + 1 - self.model.method.prompt_copies * (len(self._empty) + 1)
-        for n, window in enumerate(get_rolling_token_windows(self._bare(text), self.prefix_token_id, room, 1)):
+        front, copies = self._empty[: len(self._empty) - len(self.encoder.closing)], self.model.method.prompt_copies
+        widest = self.max_length + 1 - copies * (len(self._empty) + 1)
+        for n, window in enumerate(get_rolling_token_windows(self._bare(text), self.prefix_token_id, widest, 1)):
             context, answer = make_disjoint_window(window)
-            yield (*front, *(context if n else ()), *closing), [answer]
+            room = (self.max_length + 1 - len(answer)) // copies - len(self._empty)
+            yield (*front, *(context[max(0, len(context) - room) :] if n else ()), *self.encoder.closing), [answer]
 
     def _encode(self, requests: Sequence[Instance]) -> tuple[list, list[list[int]], list[str | None]]:
         """Prompt and answers of each context as ids, the requests that they answer, and the task that asks."""
