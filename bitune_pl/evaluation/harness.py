@@ -237,7 +237,7 @@ class BituneLM(TemplateLM):
         layout, hidden, head = self.model.read(samples)
         targets = torch.cat([answer for sample in samples for answer in sample.answers]).to(hidden.device)
         vocab = self.model.decoder.get_output_embeddings().weight.shape[0]
-        found = likelihood.log_likelihood_and_best(hidden, targets, head, vocab)
+        found = likelihood.log_likelihood_and_best(hidden, layout.predicting(), targets, head, vocab)
         likelihoods, best = (chain.from_iterable(per_answer(flat.cpu(), layout)) for flat in found)
         return [(float(t.sum(dtype=torch.float64)), bool(b.all())) for t, b in zip(likelihoods, best, strict=True)]
 

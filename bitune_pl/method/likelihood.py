@@ -50,19 +50,28 @@ def log_likelihood(
 
 @torch.no_grad()
 def log_likelihood_and_best(
-    hidden: Float[Tensor, "answer hidden"], targets: Int[Tensor, "answer"], head: Head, vocab: int
+    hidden: Float[Tensor, "places hidden"],
+    predicting: Int[Tensor, "answer"],
+    targets: Int[Tensor, "answer"],
+    head: Head,
+    vocab: int,
 ) -> tuple[Float[Tensor, "answer"], Bool[Tensor, "answer"]]:
-    """As `log_likelihood`, without gradients, and whether each target token is the likeliest one at its place."""
-    places = max(1, CHUNK // vocab)
-    scored = [_score_and_best(h, t, head) for h, t in zip(hidden.split(places), targets.split(places), strict=True)]
-    return tuple(map(torch.cat, zip(*scored, strict=True)))
+    """As `log_likelihood`, without gradients, and whether each target token is the likeliest one at its place.
 
-
-def _score_and_best(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Tensor, Tensor]:
-    logits = head(hidden)
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    chosen = wide.gather(1, targets.unsqueeze(1)).squeeze(1)
-    return chosen - wide.logsumexp(1), logits.argmax(1) == targets
+    Args:
+        hidden: the decoder's last hidden state at each place, whose logits are made once.
+        predicting: the place of each target token.
+    """
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    scores, best = hidden.new_empty(len(targets), dtype=dtype), torch.empty_like(targets, dtype=torch.bool)
+    size = max(1, CHUNK // vocab)
+    for start in range(0, len(hidden), size):
+        here = ((predicting >= start) & (predicting < start + size)).nonzero().squeeze(1)
+        logits, rows = head(hidden[start : start + size]).to(dtype), predicting[here] - start
+        chosen = logits[rows, targets[here]]
+        scores[here] = chosen - logits.logsumexp(1)[rows]
+        best[here] = logits.argmax(1)[rows] == targets[here]
+    return scores, best
 
 
 def _score(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
