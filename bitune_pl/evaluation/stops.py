@@ -29,7 +29,7 @@ class TextStops(StoppingCriteria):
         # A token is at least a byte of text, and the first tokens of a piece may lose a space or half a character.
         self.back = max(len(stop.encode()) for stop in stops) + 8
 
-    def __call__(self, input_ids: LongTensor, scores: Tensor, **kwargs) -> Tensor:
+    def __call__(self, input_ids: LongTensor, scores: tuple | Tensor | None, **kwargs) -> Tensor:
         length = input_ids.shape[1]
         if self.prompt is None:
             self.prompt = length - 1  # the first call comes after the first new token

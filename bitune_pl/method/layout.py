@@ -48,10 +48,10 @@ class Tree:
     ids: Int[Tensor, "places"]
     depths: Int[Tensor, "places"]
     before: list[int] | None
-    ways: list[Int[Tensor, "answer"]]
+    ways: list[Int[Tensor, "_"]]
 
     @classmethod
-    def build(cls, start: Int[Tensor, "1"], answers: Sequence[Int[Tensor, "answer"]]) -> "Tree":
+    def build(cls, start: Int[Tensor, "1"], answers: Sequence[Int[Tensor, "_"]]) -> "Tree":
         laid = [torch.cat([start, answer])[:-1] for answer in answers]
         if len(laid) == 1:  # nothing to share, and nothing to look at
             order = torch.arange(len(laid[0]))

@@ -98,6 +98,50 @@ def test_a_group_is_weighted_by_questions(tmp_path, bitune, encoder):
     assert {question["task"] for question in found["questions"]} == set(tasks) - {"mmlu"}
 
 
+OF_LM_EVAL = """
+task: capitals
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {rows}}}}}
+test_split: test
+doc_to_text: "The capital of {{{{land}}}} is"
+doc_to_target: " {{{{city}}}}"
+"""
+CHOSEN = """output_type: loglikelihood
+metric_list:
+  - {metric: perplexity, aggregation: perplexity, higher_is_better: false}
+  - {metric: acc, aggregation: mean, higher_is_better: true}
+"""
+SAID = """output_type: generate_until
+generation_kwargs: {until: ["."], max_gen_toks: 4, do_sample: false}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+filter_list:
+  - {name: strict, filter: [{function: take_first}]}
+  - {name: loose, filter: [{function: lowercase}, {function: take_first}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "metrics"), [(CHOSEN, ["acc", "perplexity"]), (SAID, ["exact_match_loose", "exact_match_strict"])]
+)
+def test_a_task_of_lm_evals_own_works_too(kind, metrics, bitune, encoder, tmp_path, monkeypatch):
+    rows = [{"land": "France", "city": "Paris"}, {"land": "Poland", "city": "Warsaw"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "capitals.yaml").write_text(OF_LM_EVAL.format(rows=tmp_path / "rows.jsonl") + kind)
+    known = catalogue.TaskManager(include_path=[str(catalogue.TASKS), str(tmp_path)], include_defaults=False)
+    ours = catalogue.manager
+    monkeypatch.setattr(
+        catalogue, "manager", lambda *a, all_of_lm_eval=False, **k: known if all_of_lm_eval else ours(*a, **k)
+    )
+    monkeypatch.setattr(catalogue, "is_of_lm_eval", lambda name: name == "capitals")
+    found = evaluate(bitune, encoder, ["categories", "capitals"], limit=2, progress=False)
+    scores = found["tasks"]["capitals"]
+    assert [name for name in sorted(scores) if f"{name}_stderr" in scores] == metrics
+    assert [q["task"] for q in found["questions"]] == ["categories"] * 2 + ["capitals"] * 2
+    assert scores["n"] == 2 and line("capitals", scores).split()[:2] == ["capitals", "2"]
+    results.write(found, tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["tasks"]["capitals"]["n"] == 2
+
+
 def test_one_question_has_no_standard_error(bitune, encoder):
     found = evaluate(bitune, encoder, ["categories"], limit=1, progress=False)["tasks"]["categories"]
     assert found["acc_stderr"] is None and " - " in line("categories", found)
