@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from evaluation_models import built
+from evaluation_models import asked, built
 
 from bitune_pl.cli import main
 from bitune_pl.data.sources import load
@@ -61,19 +61,19 @@ def in_tmp_path(tmp_path, monkeypatch):
 
 
 def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, tmp_path, capsys):
-    assert main(["evaluate", "--base", tiny_base, "--tasks", "categories,sums", "--limit", "3", "--out", "r.json"]) == 0
+    assert main(["evaluate", "--base", tiny_base, "--tasks", "categories,sums", "--limit", "2", "--out", "r.json"]) == 0
     text = (tmp_path / "r.json").read_text()
     found = json.loads(text)
     assert set(found) == {"bitune_pl", "versions", "model", "settings", "seconds", "tasks", "questions"}
     assert found["model"] == {"run": None, "base": tiny_base, "method": "plain", "adapter": "none"}
-    assert found["settings"]["tasks"] == ["categories", "sums"] and found["settings"]["limit"] == 3
+    assert found["settings"]["tasks"] == ["categories", "sums"] and found["settings"]["limit"] == 2
     assert set(found["tasks"]["categories"]) == {
         "n", "seconds", "cut_contexts", "acc", "acc_stderr", "acc_norm", "acc_norm_stderr",
     }  # fmt: skip
     lines = text.splitlines()
-    assert lines[-1] == "]}" and [json.loads(row.rstrip(",")) for row in lines[-7:-1]] == found["questions"]
+    assert lines[-1] == "]}" and [json.loads(row.rstrip(",")) for row in lines[-5:-1]] == found["questions"]
     assert [(q["task"], q["index"]) for q in found["questions"]] == [
-        (t, i) for t in ("categories", "sums") for i in range(3)
+        (t, i) for t in ("categories", "sums") for i in range(2)
     ]
     assert all(len(question["prompt_hash"]) == 16 for question in found["questions"])
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["r.json"]
@@ -172,7 +172,6 @@ def test_evaluating_leaves_modes_gradients_and_random_state(tiny_base, encoder):
         (["--out", "."], "--out . is a folder: name a file in it, such as results.json."),
         (["--limit", "0"], "--limit is a number of rows, at least 1, not 0"),
         (["--max-length", "1"], "--max-length is a number of positions"),
-        (["--tasks", "categorie"], "There is no task 'categorie'; did you mean categories"),
         (["--run", "x"], "either --run FOLDER"),
     ],
 )
@@ -244,11 +243,18 @@ def test_another_model_or_setting_uses_nothing_of_it(tiny_base, encoder, tmp_pat
 
 
 def test_what_is_known_is_not_asked_again(bitune, encoder, tmp_path, monkeypatch):
+    chosen = asked(("Question: dog?\n\nAnswer:", " apple"), ("Question: dog?\n\nAnswer:", " dog"), ("", "dog"))
+    said = asked(
+        ("dog", {"until": ["."], "max_gen_toks": 4}), ("apple", {"until": [], "max_gen_toks": 3}), kind="generate_until"
+    )
+
+    def answers(finished) -> tuple[list, list]:
+        lm = BituneLM(bitune, encoder, finished=finished, progress=False)
+        return lm.loglikelihood(chosen), lm.generate_until(said)
+
     finished = Finished(tmp_path / "x", digest("me"))
-    first = evaluate(bitune, encoder, ["categories", "sums"], limit=1, finished=finished, progress=False)
+    first = answers(finished)
     finished.close()
     monkeypatch.setattr(BituneLM, "_read", None)
     monkeypatch.setattr(BituneLM, "_continue", None)
-    again = Finished(tmp_path / "x", digest("me"))
-    second = evaluate(bitune, encoder, ["categories", "sums"], limit=1, finished=again, progress=False)
-    assert second["questions"] == first["questions"]
+    assert answers(Finished(tmp_path / "x", digest("me"))) == first

@@ -13,7 +13,7 @@ from bitune_pl.evaluation.harness import BituneLM, batches
 from bitune_pl.method import three_pass
 from bitune_pl.method.variants import VARIANTS
 
-QUESTIONS = load("categories", "validation", limit=12).examples
+QUESTIONS = load("categories", "validation", limit=6).examples
 PAIRS = [(row.prompt, answer) for row in QUESTIONS for answer in row.answers]
 ODD = [
     ("Question: dog\n\nAnswer:", " apple"),
