@@ -1,9 +1,9 @@
 """Log-likelihoods of real questions through `BituneLM`, beside what they must equal. No timing.
 
-    python tests/benchmarks/equality.py --data ../shared/data [--questions 200] [--only pretrained plain bitune]
+    python tests/benchmarks/equality.py --data ../shared/data [--questions 200] [--only pretrained plain bitune] [--dtype float64]
 
-SmolLM2-135M in float32, random adapters and theta. The first questions of PIQA, ARC-Challenge, CommonsenseQA, SocialIQA and
-MMLU (evenly over its subjects), in the paper's templates:
+SmolLM2-135M in float32 (or float64, which shows what of a difference is rounding), random adapters and theta. The first
+questions of PIQA, ARC-Challenge, CommonsenseQA, SocialIQA and MMLU (evenly over its subjects), in the paper's templates:
   pretrained  against lm-eval's own Hugging Face model (`HFLM`)
   plain       plain LoRA, against `HFLM` on the same adapter through PEFT
   bitune      against the paper's three passes (`method/three_pass.py`)
@@ -43,20 +43,20 @@ def requests(task: str, folder: str, questions: int) -> list[Instance]:
     return made
 
 
-def randomised(method: str, adapter: str) -> Bitune:
+def randomised(method: str, adapter: str, dtype: torch.dtype) -> Bitune:
     torch.manual_seed(0)
-    model = Bitune.build(load_decoder("smollm2", dtype=torch.float32), method, adapter).eval()
-    for name, parameter in model.named_parameters():
+    model = Bitune.build(load_decoder("smollm2", dtype=dtype), method, adapter, adapter_dtype=dtype).eval()
+    for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.data = torch.randn_like(parameter) * (0.02 if "theta" in name or "lora" in name else 1)
+            parameter.data = torch.randn_like(parameter, dtype=torch.float32).to(parameter.dtype) * 0.02
     return model
 
 
-def stock(encoder: Encoder, adapter: str | None = None) -> Callable[[list[Instance]], Scores]:
-    decoder = load_decoder("smollm2", dtype=torch.float32)
+def stock(encoder: Encoder, dtype: torch.dtype, adapter: str | None = None) -> Callable[[list[Instance]], Scores]:
+    decoder = load_decoder("smollm2", dtype=dtype)
     decoder.set_attn_implementation("sdpa")
     lm = HFLM(
-        pretrained=PeftModel.from_pretrained(decoder, adapter) if adapter else decoder,
+        pretrained=PeftModel.from_pretrained(decoder, adapter).to(dtype) if adapter else decoder,
         tokenizer=encoder.tokenizer,
         batch_size=1,
     )
@@ -77,16 +77,16 @@ def three_passes(model: Bitune, encoder: Encoder) -> Callable[[list[Instance]], 
     return lambda asked: list(score(asked))
 
 
-def pairs(only: list[str] | None) -> Iterator[tuple[str, BituneLM, Callable]]:
+def pairs(only: list[str] | None, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, BituneLM, Callable]]:
     encoder = Encoder(load_tokenizer("smollm2"))
     for name in only or ("pretrained", "plain", "bitune"):
-        model = randomised("plain" if name == "pretrained" else name, "none" if name == "pretrained" else "lora")
+        model = randomised("plain" if name == "pretrained" else name, "none" if name == "pretrained" else "lora", dtype)
         if name == "bitune":
             reference = three_passes(model, encoder)
         else:
             with tempfile.TemporaryDirectory() as folder:
                 model.save_pretrained(folder)
-                reference = stock(encoder, f"{folder}/causal" if name == "plain" else None)
+                reference = stock(encoder, dtype, f"{folder}/causal" if name == "plain" else None)
         yield name, BituneLM(model, encoder, progress=False), reference
 
 
@@ -103,12 +103,13 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--tasks", nargs="*", default=TASKS)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     asked = {task: requests(task, arguments.data, arguments.questions) for task in arguments.tasks}
     print(f"{'':12}{'task':16}{'strings':>9}{'absolute':>12}{'relative':>12}{'greedy':>8}")
-    for name, ours, reference in pairs(arguments.only):
+    for name, ours, reference in pairs(arguments.only, getattr(torch, arguments.dtype)):
         for task, made in asked.items():
             absolute, relative, flags = compare(ours.loglikelihood(made), reference(made))
             print(f"{name:12}{task:16}{len(made):>9}{absolute:>12.1e}{relative:>12.1e}{flags:>8}", flush=True)

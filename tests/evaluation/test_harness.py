@@ -131,6 +131,26 @@ def test_a_row_whose_prompt_ends_in_a_space_is_read_as_it_is_trained(bitune, enc
     assert (list(prompt), answer) == lm._encode_pair(row.prompt, row.answer)
 
 
+def test_where_ids_differ_from_the_stock_models(bitune, tiny_base, encoder):
+    """The three cases that the docstring of `harness.py` names; training builds ours."""
+    lm, hf = ours(bitune, encoder), stock(tiny_base, encoder)
+    end = encoder.eos
+
+    def both(context, answer):
+        ((prompt, (ids,)),), *_ = lm._encode(asked((context, answer)))
+        trained = encoder.training(Example(context, (answer,), 0, ""))
+        assert (list(prompt), ids) == (trained.prompt.tolist(), trained.answers[0].tolist()[:-1])
+        return (list(prompt), ids), hf._encode_pair(context, answer)
+
+    (prompt, _), (theirs, _) = both("dog</s>?", " apple")  # a control token's name is text here
+    assert end not in prompt and end in theirs and encoder.decode(prompt) == "dog</s>?"
+    (prompt, answer), (_, theirs) = both("Quest", "ion")  # tokens merge over the border
+    assert encoder.decode(prompt + answer) == "Question" and encoder.decode(answer) == "ion"
+    assert encoder.tokenizer.decode(theirs) != "ion"
+    (prompt, _), (theirs, _) = both("<s>dog", " apple")  # so is the name of the first token
+    assert encoder.decode(prompt) == "<s>dog" and theirs[0] == encoder.tokenizer.bos_token_id
+
+
 def test_an_empty_context_starts_from_the_first_token(bitune, encoder):
     ((prompt, _),), *_ = ours(bitune, encoder)._encode(asked(("", "dog")))
     assert list(prompt) == encoder.prompt("").tolist()
