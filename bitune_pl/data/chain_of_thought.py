@@ -9,7 +9,8 @@ Table 19 prints, its fields as lines:
 
     Answer: 72
 
-The final answer, a letter or a number, is what follows the last "Answer:" (`final_answers` finds it). Asking the teacher is in `distill`.
+The final answer, a letter or a number, is what follows the last "Answer:"; `final_answers` finds it. Asking the teacher
+is in `distill`.
 """
 
 import re
