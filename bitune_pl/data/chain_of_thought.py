@@ -9,8 +9,7 @@ Table 19 prints, its fields as lines:
 
     Answer: 72
 
-The final answer, a letter or a number, is what follows the last "Answer:"; `final_answers` finds it. Asking the teacher
-is in `distill`.
+The final answer, a letter or a number, is what follows the last "Answer:". Asking the teacher is in `distill`.
 """
 
 import re
@@ -19,8 +18,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from bitune_pl.data.fields import Content, Unusable, text
-from bitune_pl.data.final_answers import final_answer as final_answer
-from bitune_pl.data.numbers import spelled
 from bitune_pl.data.templates import Template
 
 _STEPS = "first reasoning step goes here", "second reasoning step goes here", "and so on…"
@@ -104,6 +101,19 @@ def parse(reply: str, choices: int) -> tuple[list[str], str]:
     return steps, final
 
 
+def final_answer(answer: str) -> str | None:
+    """The letter or number that a worked answer ends in, None if there is none.
+
+    >>> final_answer(" He sold 48 / 2 = 24 clips.\\nAnswer: 1,072.")
+    '1072'
+    """
+    _, mark, tail = answer.rpartition("Answer:")
+    words = tail.split()
+    if not mark or not words:
+        return None
+    return _letter(words[0], 26) or _number(words[0])
+
+
 def gold(said: Content) -> str:
     """The final answer that a row of a distilled data set gives: the letter of its right choice, or its number."""
     if said.is_question:
@@ -174,4 +184,4 @@ def _number(said: str) -> str | None:
     bare = said.strip().rstrip(".").replace(",", "").replace("$", "").removesuffix("%").strip()
     if not re.fullmatch(r"[-+]?\d+(\.\d+)?", bare):
         return None
-    return spelled(Decimal(bare))
+    return f"{Decimal(bare).normalize():f}"

@@ -217,6 +217,6 @@ _HEAD = f"{'':<18}{'n':>7}{'A':>9}{'B':>9}{'B - A':>10}{'95 % interval':>20}" + 
 
 
 def _line(row: Row) -> str:
-    interval = f"{row.gain.low:+.4f} to {row.gain.high:+.4f}"
-    line = f"{row.name:<18}{'' if row.n is None else row.n:>7}{row.before:>9.4f}{row.after:>9.4f}{row.gain.mean:>+10.4f}{interval:>20}"
+    n, interval = "" if row.n is None else row.n, f"{row.gain.low:+.4f} to {row.gain.high:+.4f}"
+    line = f"{row.name:<18}{n:>7}{row.before:>9.4f}{row.after:>9.4f}{row.gain.mean:>+10.4f}{interval:>20}"
     return line + (f"{row.test.only_before:>8}{row.test.only_after:>8}{row.test.p:>11.2g}" if row.test else "")

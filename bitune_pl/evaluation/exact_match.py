@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-from bitune_pl.data.numbers import numbers, stated
+from bitune_pl.evaluation.numbers import numbers, stated
 
 MARK = "####"
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")

@@ -1,14 +1,15 @@
-"""The final answer of a worked answer: a letter or a number, found where the text says that it is the answer.
+"""What a worked answer states in the end, in whatever words: the flexible way of scoring worked answers.
 
-A student that was trained on worked answers ends in `Answer: B` (`chain_of_thought`); others write `The answer is (b)`,
-`\\boxed{72}`, `#### 72` or the text of a choice. The last statement counts, and one that says nothing, such as a
-repetition that was cut off, does not. What is not stated to be the answer is never taken for it.
+`chain_of_thought.final_answer` reads the form that a student is trained in, `Answer: B`, and nothing else. Decoders that
+were not, write `The answer is (b)`, `\\boxed{72}`, `#### 72` or the text of a choice. The last statement counts, and one
+that says nothing, such as a repetition that was cut off, does not. What is not stated to be the answer is never taken
+for it.
 """
 
 import re
 from collections.abc import Sequence
 
-from bitune_pl.data.numbers import spelled, stated
+from bitune_pl.evaluation.numbers import spelled, stated
 
 _SAYS = re.compile(r"\banswer[*_]{0,2}\s*(?:is\s*)?:|<answer>|\\boxed\{|####", re.IGNORECASE)
 _SAYS_IN_PROSE = re.compile(r"\banswer\s+is\b", re.IGNORECASE)
@@ -25,17 +26,17 @@ _GOES_ON = re.compile(r"\s*(?:because|since|as|is)\b")  # "A because ..." is a l
 _EDGES = " \t\n\"'`*_$.,;:!?()[]{}<>"
 
 
-def final_answer(answer: str, choices: Sequence[str] = ()) -> str | None:
-    """The letter or number that a worked answer states last; None if there is none.
+def stated_answer(answer: str, choices: Sequence[str] = ()) -> str | None:
+    """The letter or number that a worked answer states last, spelled as `final_answer` does; None if there is none.
 
     Args:
         answer: the text, steps included.
         choices: texts of the choices, where the answer is one of them. Then only their letters count, and the text of
             a choice stands for its letter. Without choices the answer may be any letter or a number.
 
-    >>> final_answer(" He sold 48 / 2 = 24 clips.\\nAnswer: 1,072.")
+    >>> stated_answer(" He sold 48 / 2 = 24 clips.\\nAnswer: 1,072.")
     '1072'
-    >>> final_answer("So it floats. The answer is a pen.", ["a stone", "a pen"])
+    >>> stated_answer("So it floats. The answer is a pen.", ["a stone", "a pen"])
     'B'
     """
     for line in (*_statements(answer, _SAYS), *_statements(answer, _SAYS_IN_PROSE)):

@@ -2,7 +2,7 @@ from decimal import Decimal
 
 import pytest
 
-from bitune_pl.data.numbers import numbers, spelled, stated
+from bitune_pl.evaluation.numbers import numbers, spelled, stated
 
 
 @pytest.mark.parametrize(

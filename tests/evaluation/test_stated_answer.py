@@ -2,7 +2,8 @@
 
 import pytest
 
-from bitune_pl.data.final_answers import final_answer
+from bitune_pl.data.chain_of_thought import final_answer
+from bitune_pl.evaluation.stated_answer import stated_answer
 
 ANIMALS = ("a cat", "dog", "guide dog", "the icy sea")
 
@@ -40,7 +41,7 @@ ANIMALS = ("a cat", "dog", "guide dog", "the icy sea")
 )
 @pytest.mark.parametrize("choices", [(), ANIMALS])
 def test_a_letter(answer, final, choices):
-    assert final_answer(answer, choices) == final
+    assert stated_answer(answer, choices) == final
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_a_letter(answer, final, choices):
     ],
 )
 def test_no_letter(answer):
-    assert final_answer(answer) is None
+    assert stated_answer(answer) is None
 
 
 @pytest.mark.parametrize(
@@ -83,12 +84,12 @@ def test_no_letter(answer):
     ],
 )
 def test_the_text_of_a_choice_stands_for_its_letter(answer, final):
-    assert final_answer(answer, ANIMALS) == final
+    assert stated_answer(answer, ANIMALS) == final
 
 
 def test_a_text_that_two_choices_have_stands_for_none():
-    assert final_answer("Answer: x", ("x", "x")) is None
-    assert final_answer("Answer: 3", ("5", "3")) == "B"
+    assert stated_answer("Answer: x", ("x", "x")) is None
+    assert stated_answer("Answer: 3", ("5", "3")) == "B"
 
 
 @pytest.mark.parametrize(
@@ -115,4 +116,11 @@ def test_a_text_that_two_choices_have_stands_for_none():
     ],
 )
 def test_a_number(answer, final):
-    assert final_answer(answer) == final
+    assert stated_answer(answer) == final
+
+
+@pytest.mark.parametrize(
+    "answer", ["Answer: B", " So.\n\nAnswer: C", "Answer: 1072", "Answer: $1,072.00", "Answer: -5"]
+)
+def test_what_is_in_the_trained_form_is_read_alike(answer):
+    assert stated_answer(answer) == final_answer(answer)
