@@ -1,0 +1,148 @@
+"""Scores of a model that is being trained: tasks are read once, then evaluated as often as is wanted.
+
+Evaluation is `lm_eval.simple_evaluate` on the live model. That sets the seeds of Python, NumPy and PyTorch, so a caller
+who trains keeps their states (`training.evaluate_tasks` does). With several ranks each of them reads a share of the
+prompts and learns the answers of all, so that the ranks stay together and none waits for long.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import lm_eval.api.task
+import lm_eval.evaluator
+import torch.distributed as dist
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from tqdm import tqdm
+
+from bitune_pl.data.encoding import Encoder
+from bitune_pl.evaluation import catalogue
+from bitune_pl.evaluation.harness import BituneLM
+from bitune_pl.method.model import Bitune
+
+Scores = dict[str, dict[str, float]]
+
+
+class LiveTasks:
+    """Tasks whose rows are in memory.
+
+    Args:
+        names: as for `bitune evaluate --tasks`.
+        root: folder with local copies of the data sets; None means the hub.
+        part: which rows of our tasks are scored.
+        limit: only the first so many rows of each task (of each subject of MMLU).
+
+    Raises:
+        ValueError: if a task is unknown or cannot be scored.
+        FileNotFoundError, ConnectionError: if its data is not there.
+    """
+
+    def __init__(self, names: Sequence[str], root: str | None = None, part: str = "test", limit: int | None = None):
+        self.limit = limit
+        self.loaded = catalogue.load(names, root, part, limit)
+        self.manager = catalogue.manager(root, part, limit)
+
+    def scores(self, model: Bitune, encoder: Encoder) -> Scores:
+        """The metrics of each task that was named, and `n`, its number of questions: `{"piqa": {"acc": 0.5, "n": 200}}`.
+
+        Modes and gradients of the model stay as they are. With several ranks, all of them call this together.
+        """
+        lm: LM = BituneLM(model, encoder, progress=False)
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            lm = SharedLM(lm)
+        with catalogue.quiet(), _without_extras():
+            found = lm_eval.simple_evaluate(
+                model=lm,
+                tasks=self._objects(),
+                task_manager=self.manager,
+                limit=self.limit,
+                bootstrap_iters=0,
+                log_samples=False,
+            )
+        return self._by_name(found) if found else {}
+
+    def _objects(self) -> list:
+        """The groups and tasks that stand for the names; a name may be a tag of several tasks."""
+        objects = []
+        for name, loaded in self.loaded.items():
+            objects += [loaded["groups"][name]] if name in loaded["groups"] else loaded["tasks"].values()
+        return objects
+
+    def _by_name(self, found: dict[str, Any]) -> Scores:
+        """A group by its own name, without its tasks."""
+        counts, scores = {name: n["effective"] for name, n in found["n-samples"].items()}, {}
+        for name, loaded in self.loaded.items():
+            own = [name] if name in loaded["groups"] else list(loaded["tasks"])
+            for task in own:
+                members = loaded["tasks"] if task in loaded["groups"] else [task]
+                n = sum(counts[member] for member in members)
+                scores[task] = metrics(found["results"][task]) | {"n": n}
+        return scores
+
+
+class SharedLM(LM):
+    """A model of which each rank reads a share of the prompts; all ranks get all answers, or the first rank's error."""
+
+    def __init__(self, own: LM) -> None:
+        super().__init__()
+        self.own = own
+
+    def loglikelihood(self, requests: list[Instance]) -> list:
+        return self._together("loglikelihood", requests)
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list:
+        return self._together("loglikelihood_rolling", requests)
+
+    def generate_until(self, requests: list[Instance]) -> list:
+        return self._together("generate_until", requests)
+
+    def _together(self, kind: Literal["loglikelihood", "loglikelihood_rolling", "generate_until"], requests) -> list:
+        places = self._share(requests)
+        try:
+            answers = getattr(self.own, kind)([requests[i] for i in places]) if places else []
+            said: dict[int, Any] | str = dict(zip(places, answers, strict=True))
+        except Exception as error:  # the other ranks wait for an answer, and this one's is the error
+            said = f"rank {dist.get_rank()}: {error or type(error).__name__}"
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, said)
+        if failed := [said for said in every if isinstance(said, str)]:
+            raise RuntimeError(failed[0])
+        answers = {i: answer for said in every for i, answer in said.items()}
+        return [answers[i] for i in range(len(requests))]
+
+    def _share(self, requests: list[Instance]) -> list[int]:
+        """Every so many-th prompt with all its requests."""
+        prompts: dict[str, list[int]] = {}
+        for i, request in enumerate(requests):
+            prompts.setdefault(request.args[0], []).append(i)
+        return [i for group in list(prompts.values())[dist.get_rank() :: dist.get_world_size()] for i in group]
+
+
+def metrics(result: dict[str, Any]) -> dict[str, float]:
+    """`{"acc": 0.5}` from lm-eval's `{"acc,none": 0.5, "acc_stderr,none": "N/A", "alias": "piqa"}`."""
+    found = {}
+    for key, value in result.items():
+        name, comma, filtered = key.partition(",")
+        if comma and not name.endswith("_stderr") and isinstance(value, int | float):
+            found[name if filtered == "none" else f"{name}_{filtered}"] = float(value)
+    return found
+
+
+@contextmanager
+def _without_extras() -> Iterator[None]:
+    """Leave out what `simple_evaluate` does besides: bars of its own, and calls of `pip list` and `git` for a report."""
+    replaced = [
+        (lm_eval.api.task, "tqdm", partial(tqdm, disable=True)),
+        (lm_eval.evaluator, "add_env_info", lambda storage: None),
+        (lm_eval.evaluator, "get_git_commit_hash", lambda: None),
+    ]
+    before = [getattr(module, name) for module, name, _ in replaced]
+    try:
+        for module, name, value in replaced:
+            setattr(module, name, value)
+        yield
+    finally:
+        for (module, name, _), value in zip(replaced, before, strict=True):
+            setattr(module, name, value)
