@@ -7,18 +7,15 @@ prompts and learns the answers of all, so that the ranks stay together and none 
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal
 
-import lm_eval.api.task
 import lm_eval.evaluator
 import torch.distributed as dist
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
-from tqdm import tqdm
 
 from bitune_pl.data.encoding import Encoder
-from bitune_pl.evaluation import catalogue
+from bitune_pl.evaluation import catalogue, results
 from bitune_pl.evaluation.harness import BituneLM
 from bitune_pl.method.model import Bitune
 
@@ -44,16 +41,17 @@ class LiveTasks:
         self.loaded = catalogue.load(names, root, part, limit)
         self.manager = catalogue.manager(root, part, limit)
 
-    def scores(self, model: Bitune, encoder: Encoder) -> Scores:
+    def scores(self, model: Bitune, encoder: Encoder, progress: bool = False) -> Scores:
         """The metrics of each task that was named, and `n`, its number of questions: `{"piqa": {"acc": 0.5, "n": 200}}`.
 
         Modes and gradients of the model stay as they are. With several ranks, all of them call this together.
         """
-        lm: LM = BituneLM(model, encoder, progress=False)
+        lm: LM = BituneLM(model, encoder, progress=progress)
+        lm.title = "evaluation"
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             lm = SharedLM(lm)
-        with catalogue.quiet(), _without_extras():
-            found = lm_eval.simple_evaluate(
+        with catalogue.quiet(), _without_report():
+            found = lm_eval.evaluator.simple_evaluate(
                 model=lm,
                 tasks=self._objects(),
                 task_manager=self.manager,
@@ -61,7 +59,7 @@ class LiveTasks:
                 bootstrap_iters=0,
                 log_samples=False,
             )
-        return self._by_name(found) if found else {}
+        return {name: _metrics(results.scores(found, name)) for name in self._named()} if found else {}
 
     def _objects(self) -> list:
         """The groups and tasks that stand for the names; a name may be a tag of several tasks."""
@@ -70,16 +68,13 @@ class LiveTasks:
             objects += [loaded["groups"][name]] if name in loaded["groups"] else loaded["tasks"].values()
         return objects
 
-    def _by_name(self, found: dict[str, Any]) -> Scores:
+    def _named(self) -> list[str]:
         """A group by its own name, without its tasks."""
-        counts, scores = {name: n["effective"] for name, n in found["n-samples"].items()}, {}
-        for name, loaded in self.loaded.items():
-            own = [name] if name in loaded["groups"] else list(loaded["tasks"])
-            for task in own:
-                members = loaded["tasks"] if task in loaded["groups"] else [task]
-                n = sum(counts[member] for member in members)
-                scores[task] = metrics(found["results"][task]) | {"n": n}
-        return scores
+        return [
+            task
+            for name, loaded in self.loaded.items()
+            for task in ([name] if name in loaded["groups"] else loaded["tasks"])
+        ]
 
 
 class SharedLM(LM):
@@ -120,29 +115,20 @@ class SharedLM(LM):
         return [i for group in list(prompts.values())[dist.get_rank() :: dist.get_world_size()] for i in group]
 
 
-def metrics(result: dict[str, Any]) -> dict[str, float]:
-    """`{"acc": 0.5}` from lm-eval's `{"acc,none": 0.5, "acc_stderr,none": "N/A", "alias": "piqa"}`."""
-    found = {}
-    for key, value in result.items():
-        name, comma, filtered = key.partition(",")
-        if comma and not name.endswith("_stderr") and isinstance(value, int | float):
-            found[name if filtered == "none" else f"{name}_{filtered}"] = float(value)
-    return found
+def _metrics(scores: dict[str, Any]) -> dict[str, float]:
+    """Scores without their standard errors."""
+    return {name: value for name, value in scores.items() if value is not None and not name.endswith("_stderr")}
 
 
 @contextmanager
-def _without_extras() -> Iterator[None]:
-    """Leave out what `simple_evaluate` does besides: bars of its own, and calls of `pip list` and `git` for a report."""
-    replaced = [
-        (lm_eval.api.task, "tqdm", partial(tqdm, disable=True)),
-        (lm_eval.evaluator, "add_env_info", lambda storage: None),
-        (lm_eval.evaluator, "get_git_commit_hash", lambda: None),
-    ]
-    before = [getattr(module, name) for module, name, _ in replaced]
+def _without_report() -> Iterator[None]:
+    """Leave out a report on the machine that `simple_evaluate` writes: it runs `pip list` and `git`, for seconds."""
+    module, names = lm_eval.evaluator, ("add_env_info", "get_git_commit_hash")
+    before = {name: getattr(module, name) for name in names}
     try:
-        for module, name, value in replaced:
-            setattr(module, name, value)
+        for name in names:
+            setattr(module, name, lambda *_: None)
         yield
     finally:
-        for (module, name, _), value in zip(replaced, before, strict=True):
-            setattr(module, name, value)
+        for name, kept in before.items():
+            setattr(module, name, kept)

@@ -7,6 +7,7 @@ error there. The scores are those of the weights at that update, while `model/` 
 """
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from traceback import format_exc
@@ -83,7 +84,6 @@ class EvaluateTasks(Callback):
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule) -> None:
         start, self.evaluated = time.perf_counter(), trainer.global_step
-        _show(trainer, "evaluating ...")
         scores, problem = self._scores(trainer, pl_module)
         if problem is None:
             self.latest = {f"eval/{task}/{name}": value for task, own in scores.items() for name, value in _scored(own)}
@@ -102,7 +102,7 @@ class EvaluateTasks(Callback):
         scores, problem = {}, None
         with isolate_rng():
             try:
-                scores = self.live.scores(pl_module.model, trainer.datamodule.encoder)
+                scores = self.live.scores(pl_module.model, trainer.datamodule.encoder, _shows_bars(trainer))
             except Exception as error:
                 problem = " ".join(str(error).split()) or type(error).__name__
                 problem += f"\n{format_exc()}" if os.environ.get("BITUNE_TRACEBACK") else ""
@@ -136,10 +136,8 @@ def _text(scores: dict[str, dict[str, float]]) -> str:
     return "; ".join(said)
 
 
-def _show(trainer: Trainer, text: str) -> None:
-    """What is being done, on a bar that can show it."""
-    if show := getattr(trainer.progress_bar_callback, "show", None):
-        show(text)
+def _shows_bars(trainer: Trainer) -> bool:
+    return bool(trainer.is_global_zero and trainer.progress_bar_callback and sys.stderr.isatty())
 
 
 def _tell(trainer: Trainer, text: str) -> None:

@@ -87,10 +87,6 @@ class UpdateProgress(ProgressBar):
         """A line that leaves the bar whole."""
         self._line(" ".join(map(str, args)), everywhere=True)
 
-    def show(self, text: str) -> None:
-        """What is being done beside the updates, on a terminal's bar."""
-        self.bar.set_postfix_str(text)
-
     def _open(self, label: str, total: int, initial: int = 0) -> tqdm:
         hidden = not (self.enabled and sys.stderr.isatty())
         return tqdm(

@@ -1,4 +1,4 @@
-"""Scores of a live model: names of metrics, groups by their own name, and ranks that share the prompts."""
+"""Scores of a live model: groups by their own name, and ranks that share the prompts."""
 
 import json
 import subprocess
@@ -6,18 +6,11 @@ import sys
 
 import pytest
 
-from bitune_pl.evaluation.live import LiveTasks, metrics
+from bitune_pl.evaluation.live import LiveTasks
 from bitune_pl.evaluation.run import open_base
 
 
-def test_metrics_are_named_without_filters():
-    result = {
-        "name": "x", "alias": "x", "sample_len": 8, "acc,none": 0.5, "acc_stderr,none": "N/A",
-        "exact_match,strict-match": 0.25, "exact_match_stderr,strict-match": 0.1,
-    }  # fmt: skip
-    assert metrics(result) == {"acc": 0.5, "exact_match_strict-match": 0.25}
-
-
+@pytest.mark.slow
 def test_the_limit_is_that_of_each_task_and_a_group_has_its_own_name(tiny_base, shared):
     opened = open_base(tiny_base)
     live = LiveTasks(["mmlu", "piqa", "categories"], str(shared / "data"), limit=1)

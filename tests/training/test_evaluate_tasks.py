@@ -85,9 +85,10 @@ def run(train, rows, callbacks, accumulate=1, updates=4, **model):
     return everything(train(data, trainer, lr=0.01, **model))
 
 
-@pytest.mark.parametrize(
-    ("accumulate", "method"), [(1, "bitune"), (3, "bitune"), pytest.param(1, "plain", marks=pytest.mark.slow)]
-)
+SLOW = [pytest.param(1, "bitune", marks=pytest.mark.slow), pytest.param(1, "plain", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("accumulate", "method"), [(3, "bitune"), *SLOW])
 def test_a_run_is_bit_for_bit_the_same_with_and_without(train, rows, accumulate, method):
     """Two tasks, by choosing and by generating; with dropout, whose masks hang on the random state."""
     common = {"accumulate": accumulate, "method": method, "adapter_settings": DROPOUT}
@@ -171,7 +172,7 @@ def test_the_scores_are_those_of_the_live_weights(train, rows):
 def test_an_evaluation_that_fails_is_told_once_and_the_run_goes_on(train, rows, monkeypatch):
     """It may fail half-way, after seeds were set."""
 
-    def fail(self, model, encoder):
+    def fail(*args):
         torch.manual_seed(1), random.seed(1), np.random.seed(1)
         raise OSError("the disk is\n gone")
 
@@ -187,7 +188,7 @@ def test_an_evaluation_that_fails_is_told_once_and_the_run_goes_on(train, rows, 
 
 
 def test_an_interruption_is_no_failure_of_the_evaluation(train, rows, monkeypatch):
-    def stop(self, model, encoder):
+    def stop(*args):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LiveTasks, "scores", stop)
@@ -276,7 +277,7 @@ def test_the_time_of_an_evaluation_is_not_that_of_an_update(train, rows, monkeyp
         def on_train_batch_start(self, *args):
             clock[0] += 1
 
-    def slowly(self, model, encoder):
+    def slowly(*args):
         clock[0] += 1000
         return {"categories": {"acc": 0.5, "n": 2}}
 
