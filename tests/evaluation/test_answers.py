@@ -1,10 +1,8 @@
 """What a generated answer states: numbers (H07) and letters."""
 
-from decimal import Decimal
-
 import pytest
 
-from bitune_pl.evaluation.answers import marked_number, number, stated, worked
+from bitune_pl.evaluation.answers import number, stated, worked
 
 H07 = [
     ("29", "So she pays $29.00."),
@@ -33,18 +31,25 @@ def test_H07_no_number_is_wrong_and_counted(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "gold", "strict", "flexible"),
     [
-        ("so #### 9,500", 9500),
-        ("#### -5.", -5),
-        ("#### 5.0 eggs", 5),
-        ("5", None),
-        ("#### five", None),
-        ("#### ,", None),
+        ("so #### 9,500", "9500", 1, 1),
+        ("#### -5.", "-5", 1, 1),
+        ("#### 5.0 eggs", "5", 0, 1),
+        ("5", "5", 0, 1),
+        ("#### $5", "5", 0, 1),
+        ("#### ,", "5", 0, 0),
+        ("#### 5\n\n#### 6", "5", 1, 0),
     ],
 )
-def test_the_strict_number_follows_the_published_pattern(text, found):
-    assert marked_number(text) == (None if found is None else Decimal(found))
+def test_H07_strict_is_as_the_harness_has_it_and_flexible_by_value(text, gold, strict, flexible):
+    scores = number({"answer": f" so #### {gold}"}, [text])
+    assert (scores["exact_match_strict"], scores["exact_match_flexible"]) == (strict, flexible)
+
+
+def test_silence_is_never_right():
+    assert number({"answer": " none"}, ["no idea"]) == worked({"answer": " none"}, ["no idea"])
+    assert number({"answer": " none"}, ["no idea"])["exact_match_strict"] == 0
 
 
 @pytest.mark.parametrize(
