@@ -85,13 +85,16 @@ def run(train, rows, callbacks, accumulate=1, updates=4, **model):
     return everything(train(data, trainer, lr=0.01, **model))
 
 
-SLOW = [pytest.param(1, "bitune", marks=pytest.mark.slow), pytest.param(1, "plain", marks=pytest.mark.slow)]
+SLOW = [
+    pytest.param(1, settings, marks=pytest.mark.slow)
+    for settings in ({"method": "bitune"}, {"method": "plain"}, {"method": "echo", "start_token": "<sep>"})
+]
 
 
-@pytest.mark.parametrize(("accumulate", "method"), [(3, "bitune"), *SLOW])
-def test_a_run_is_bit_for_bit_the_same_with_and_without(train, rows, accumulate, method):
+@pytest.mark.parametrize(("accumulate", "settings"), [(3, {"method": "bitune"}), *SLOW])
+def test_a_run_is_bit_for_bit_the_same_with_and_without(train, rows, accumulate, settings):
     """Two tasks, by choosing and by generating; with dropout, whose masks hang on the random state."""
-    common = {"accumulate": accumulate, "method": method, "adapter_settings": DROPOUT}
+    common = {"accumulate": accumulate, "adapter_settings": DROPOUT, **settings}
     without = run(train, rows, [], **common)
     evaluate = Counted(["categories", "sums"], every=1, limit=3)
     with_it = run(train, rows, [evaluate], **common)
