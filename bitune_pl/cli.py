@@ -26,6 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "bitune_pl.evaluation.evaluate:main",
         "score a run or a base on tasks:  --run FOLDER --tasks commonsense_qa",
     ),
+    "compare": (
+        "bitune_pl.evaluation.compare:main",
+        "two results of evaluate, question by question:  A.json B.json",
+    ),
     "generate": ("bitune_pl.evaluation.generate:main", 'answer a question:  --run FOLDER --prompt "..."'),
     "data": ("bitune_pl.cli:data", "look at data as the model will see it:  data show|check --config FILE"),
     "distill": (

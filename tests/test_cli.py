@@ -135,7 +135,7 @@ def test_evaluate_prints_a_table(run, tiny_base, capsys):  # noqa: F811
         (["--tasks", "categories"], "either --run FOLDER"),
         (["--run", "nowhere", "--tasks", "categories"], "nowhere does not exist: give the folder of a finished run"),
         (["--run", ".", "--tasks", "categories"], "holds no model"),
-        (["--base", "x", "--tasks", "categorie"], "There is no data source 'categorie'"),
+        (["--base", "x", "--tasks", "categorie"], "There is no task 'categorie'"),
         (["--base", "x", "--tasks", "piqa", "--data.root", "nowhere"], "There is no file nowhere/"),
         (["--base", "x", "--tasks", "categories", "--limit", "0"], "--limit is a number of rows"),
         (["--base", "x", "--tasks", ","], "--tasks names no task"),

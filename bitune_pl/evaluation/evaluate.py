@@ -1,64 +1,133 @@
-"""`bitune evaluate`: score a run, or a base as pretrained, on tasks.
+"""`bitune evaluate`: score a run, or a base as pretrained, on tasks, through the lm-evaluation-harness.
 
-A question with choices is scored by log-likelihood, all choices from one reading of the prompt; GSM8K and `sums` by the
-number at the end of a generated answer, chain-of-thought sets by the letter or number there. Templates are those of the
-sources (the paper's), not that of the run.
+A question with choices is scored by log-likelihood, all choices from one reading of the prompt; sums and worked answers by
+what the generated answer states. Templates are those of the sources (the paper's), not that of the run. With `--out` the
+results are written as JSON, and an evaluation that was stopped goes on where it was.
 """
 
-import math
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
 
 from bitune_pl.arguments import Arguments
 
-BATCH = 16  # prompts that are continued together
-
-
-class Score(NamedTuple):
-    """A task's figures; the last two are None where they do not apply."""
-
-    task: str
-    n: int
-    accuracy: float
-    per_character: float | None
-    without_answer: int | None
-    seconds: float
-
-    @property
-    def standard_error(self) -> float:
-        """Of the accuracy, by the sample standard deviation (as lm-eval's)."""
-        return math.sqrt(self.accuracy * (1 - self.accuracy) / (self.n - 1)) if self.n > 1 else math.nan
-
 
 def main(argv: list[str]) -> None:
-    """Score and print a table."""
+    """Score, print a table, and write the results."""
     args = _parser().parse_args(argv)
-    tasks = [task for task in args.tasks.split(",") if task]
-    if not tasks:
-        raise ValueError("--tasks names no task: give some, separated by commas, such as categories,sums.")
-    examples = [(task, _examples(task, args)) for task in tasks]
+    names = _checked(args)
 
+    from bitune_pl.evaluation import catalogue, results
+
+    if args.out:
+        results.check_place(args.out)
+    tasks = catalogue.load(names, args.root, args.part, args.limit)
+    scored = _run(args, names, tasks)
+    if args.out:
+        results.write(scored, args.out)
+        print(f"The results are in {args.out}.")
+
+
+def evaluate(
+    model,
+    encoder,
+    tasks: Sequence[str] | dict[str, dict],
+    root: str | Path | None = None,
+    limit: int | None = None,
+    part: str = "test",
+    max_length: int | None = None,
+    finished=None,
+    run: str | None = None,
+    seed: int | None = None,
+    progress: bool = True,
+    tell=lambda task, scores: None,
+) -> dict:
+    """Score a model on tasks; see `results.py` for what comes back.
+
+    Args:
+        model: a `Bitune`; modes and gradients are left as they were.
+        encoder: the `Encoder` that speaks to it.
+        tasks: names, or what `catalogue.load` made of them.
+        root: folder with local copies of the data sets; None means the hub.
+        limit: only the first so many rows of each task (of each subject, in a group).
+        part: which rows of our tasks: `test` is what the paper evaluates.
+        max_length: positions that a prompt and its answer may take; the decoder's own number if not given.
+        finished: a `Finished` with answers that are known already.
+        run: what the results call the model's folder.
+        seed: of tasks that sample their answers; the random state is left alone if not given.
+        progress: whether to show a bar.
+        tell: called with each name that was asked for, and its scores, when they are there.
+
+    Raises:
+        ValueError, FileNotFoundError, ConnectionError: if a task is unknown, cannot be scored, or its data is not there.
+    """
+    import torch
+    from lm_eval.evaluator import evaluate as ask
+
+    from bitune_pl import __version__
+    from bitune_pl.evaluation import catalogue, results
+    from bitune_pl.evaluation.harness import BituneLM
+
+    loaded = tasks if isinstance(tasks, dict) else catalogue.load(tasks, root, part, limit)
+    if seed is not None:
+        torch.manual_seed(seed)
+    lm = BituneLM(model, encoder, max_length=max_length, finished=finished, progress=progress)
+    start, rows, questions = time.perf_counter(), {}, []
+    for name, task in loaded.items():
+        lm.title, began = name, time.perf_counter()
+        with catalogue.quiet():
+            found = ask(lm, task, limit=limit, bootstrap_iters=1000)
+        rows |= _rows(results, found, name, lm.cut, time.perf_counter() - began)
+        questions += results.questions(found, task["tasks"])
+        tell(name, rows[name])
+    return {
+        "bitune_pl": __version__,
+        "versions": results.versions(),
+        "model": results.describe(model, run),
+        "settings": {
+            "tasks": list(loaded), "root": None if root is None else str(root), "part": part, "limit": limit,
+            "max_length": lm.max_length, "seed": seed,
+        },
+        "seconds": round(time.perf_counter() - start, 3),
+        "tasks": rows,
+        "questions": questions,
+    }  # fmt: skip
+
+
+def _rows(results, found: dict, name: str, cut: dict, seconds: float) -> dict[str, dict]:
+    """Scores of what was asked for, and of all tasks in a group; their share of its time is by number of questions."""
+    leaves, whole = results.leaves(found, name), results.scores(found, name)
+    rows = {}
+    for task in dict.fromkeys([name, *found["results"]]):
+        got = results.scores(found, task)
+        own = results.leaves(found, task) if task != name else leaves
+        spent = {"seconds": round(seconds * got["n"] / whole["n"], 3), "cut_contexts": sum(cut[leaf] for leaf in own)}
+        rows[task] = {"n": got.pop("n"), **spent, **got}
+    return rows
+
+
+def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> dict:
+    """Open the model, take up what an earlier evaluation has finished, and score."""
+    from bitune_pl.evaluation import results
+    from bitune_pl.evaluation.finished import Finished
     from bitune_pl.evaluation.run import open_either
 
     opened = open_either(args.run, args.base)
-    print(_HEAD)
-    for task, rows in examples:
-        print(_line(evaluate(opened.model, opened.encoder, task, rows)), flush=True)
-
-
-def evaluate(model, encoder, task: str, rows: Sequence) -> Score:
-    """Score the rows of a task, by generation or by choosing."""
-    start = time.perf_counter()
-    if stated := _stated(task):
-        right, silent = _exact_matches(model, encoder, rows, stated)
-        return Score(task, len(rows), right / len(rows), None, silent, time.perf_counter() - start)
-    from bitune_pl.evaluation.choices import score_choices
-
-    outcomes = score_choices(model, encoder, rows)
-    right, per_character = (sum(column) / len(rows) for column in zip(*outcomes, strict=True))
-    return Score(task, len(rows), right, per_character, None, time.perf_counter() - start)
+    finished = None
+    if args.out:
+        owner = results.fingerprint(opened.model, opened.encoder, max_length=args.max_length, seed=args.seed)
+        finished = Finished(args.out.with_name(args.out.name + ".unfinished"), owner)
+        if finished.answers:
+            print(f"{len(finished.answers)} answers are known from an evaluation that was stopped.")
+    print(HEAD)
+    scored = evaluate(
+        opened.model, opened.encoder, tasks, args.root, args.limit, args.part, args.max_length, finished, args.run, args.seed,
+        tell=lambda task, row: print(line(task, row), flush=True),
+    )  # fmt: skip
+    if finished:
+        finished.remove()
+    return scored
 
 
 def _parser() -> Arguments:
@@ -68,62 +137,62 @@ def _parser() -> Arguments:
         "--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m"
     )
     parser.add_argument(
-        "--tasks", metavar="A,B", required=True, help="commonsense_qa, arc_challenge, gsm8k, ... : see the data sources"
+        "--tasks",
+        metavar="A,B",
+        required=True,
+        help="piqa, arc_challenge, commonsense_qa, social_i_qa, mmlu, gsm8k, cot_piqa, ...; any data source, a file of your "
+        "own, or a task of lm-eval",
     )
     parser.add_argument(
         "--data.root", dest="root", metavar="FOLDER", help="local copies of the data sets; without it, the hub"
     )
     parser.add_argument("--part", default="test", choices=["test", "validation", "train"], help="rows to score (test)")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows of each task")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows of each task, or subject")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the results, a question a line, as JSON")
+    parser.add_argument(
+        "--max-length", type=int, metavar="N", help="positions for a prompt and its answer; the decoder's own number"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks that sample their answers (0)")
     return parser
 
 
-def _examples(task: str, args: Namespace) -> Sequence:
-    """The rows of a task, read before any model is loaded."""
-    from bitune_pl.data.sources import load
-
+def _checked(args: Namespace) -> list[str]:
+    """The names of the tasks, once the arguments make sense."""
+    names = list(dict.fromkeys(task.strip() for task in args.tasks.split(",") if task.strip()))
+    if not names:
+        raise ValueError("--tasks names no task: give some, separated by commas, such as piqa,arc_challenge.")
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit is a number of rows, at least 1, not {args.limit}.")
-    rows = load(task, args.part, args.root, limit=args.limit).examples
-    if not _stated(task) and len(rows[0].answers) < 2:
+    if args.max_length is not None and args.max_length < 2:
+        raise ValueError(f"--max-length is a number of positions, at least 2, not {args.max_length}.")
+    if (args.run is None) == (args.base is None):
         raise ValueError(
-            f"{task} has one answer to a prompt, so there is nothing to choose from: it can be trained on, not scored."
+            "Say what to open: either --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
         )
-    return rows
+    return names
 
 
-def _stated(task: str) -> Callable[[str], object | None] | None:
-    """What finds the final answer in a generated text; None where a task is scored by choosing."""
-    from bitune_pl.data.chain_of_thought import final_answer
-    from bitune_pl.data.sources import find
-    from bitune_pl.evaluation.exact_match import extract_number
-
-    source = find(task)
-    return final_answer if source.tested_on else extract_number if source.generated else None
+HEAD = f"{'task':<26}{'n':>6}{'accuracy':>10}{'std.err.':>10}{'normalised':>12}{'seconds':>9}"
+FIRST = ("acc", "exact_match_flexible")
+"""The metric that the table calls accuracy; for other tasks of lm-eval it is their first, by name."""
 
 
-def _exact_matches(model, encoder, rows: Sequence, stated: Callable[[str], object | None]) -> tuple[int, int]:
-    """How many generated answers state the gold final answer, and how many state none."""
-    from bitune_pl.evaluation.exact_match import before_stop
-
-    right = silent = 0
-    by_length = sorted(rows, key=lambda row: len(row.prompt))
-    for start in range(0, len(rows), BATCH):
-        batch = by_length[start : start + BATCH]
-        prompts = [encoder.prompt(row.prompt) for row in batch]
-        answers = model.generate(prompts, max_new_tokens=256, do_sample=False, eos_token_id=encoder.eos)
-        for row, ids in zip(batch, answers, strict=True):
-            found = stated(before_stop(encoder.decode(ids)))
-            right += found is not None and found == stated(row.answer)
-            silent += found is None
-    return right, silent
+def line(task: str, row: dict) -> str:
+    """A task's line of the table."""
+    metrics = [name for name in row if f"{name}_stderr" in row]
+    metric = next((name for name in FIRST if name in metrics), metrics[0] if metrics else None)
+    numbers = [row.get(metric), row.get(f"{metric}_stderr"), row.get("acc_norm")]
+    accuracy, error, normalised = ("-" if n is None else f"{n:.4f}" for n in numbers)
+    text = f"{task:<26}{row['n']:>6}{accuracy:>10}{error:>10}{normalised:>12}{row['seconds']:>9.1f}"
+    return text + "".join(f"  ({note})" for note in _notes(metric, row))
 
 
-_HEAD = f"{'task':<18}{'n':>6}{'accuracy':>10}{'std.err.':>10}{'per char.':>11}{'seconds':>9}"
-
-
-def _line(score: Score) -> str:
-    per_character = "-" if score.per_character is None else f"{score.per_character:.4f}"
-    accuracy = f"{score.accuracy:>10.4f}{score.standard_error:>10.4f}{per_character:>11}"
-    line = f"{score.task:<18}{score.n:>6}{accuracy}{score.seconds:>9.1f}"
-    return line + (f"  ({score.without_answer} without a final answer)" if score.without_answer else "")
+def _notes(metric: str | None, row: dict) -> list[str]:
+    notes = [] if metric in FIRST else [f"{metric}"]
+    if "exact_match_strict" in row:
+        notes.append(f"strict {row['exact_match_strict']:.4f}")
+    if silent := round(row.get("without_answer", 0) * row["n"]):
+        notes.append(f"{silent} without a final answer")
+    if row["cut_contexts"]:
+        notes.append(f"{row['cut_contexts']} prompts cut")
+    return notes

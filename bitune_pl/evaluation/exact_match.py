@@ -1,16 +1,34 @@
 """Answers that end in a number (GSM8K, `sums`): find it, and compare it with the gold one.
 
-The number after the last `####` counts; without one, the last number of the text. `9,500`, `$29.00.` and `-5` are read
-as numbers, so that spelling does not decide. An answer without a number is wrong, and is counted apart by the caller.
+Two ways, since the paper does not say which one it prints (`exact_match_strict`, `exact_match_flexible`):
+
+* strict: the harness's, as the paper's code has it. The first `#### ` that a number follows counts, and numbers are
+  compared as text, without commas and a last full stop. `#### $18` states nothing, and 29.00 is not 29.
+* flexible: what the answer says. The number after the last `####` counts; without one, the last number of the text.
+  `9,500`, `$29.00.`, `-5` and `1/2` are read as numbers, so that spelling does not decide. (The harness's own takes
+  the last number of the text in any case, and 95 for an answer that ends in "Confidence: 95%".)
+
+An answer without a number is wrong, and is counted apart by the caller.
 """
 
 import re
 from collections.abc import Iterable
 from decimal import Decimal
 
+from bitune_pl.evaluation.numbers import numbers, stated
+
 MARK = "####"
-# A sign counts only where it cannot be a minus between two numbers; commas only where they group three digits.
-_NUMBER = re.compile(r"(?:(?<![\w.)])-\s?)?[$£€]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
+_STRICT = re.compile(r"#### (-?[0-9.,]+)")
+
+
+def strict_number(text: str) -> str | None:
+    """The number that the strict pattern finds, as it is compared, or None.
+
+    >>> strict_number("48 / 2 = 24 clips. #### 9,500.")
+    '9500'
+    """
+    found = _STRICT.search(text)
+    return found and (found[1].replace(",", "").removesuffix(".") or None)
 
 
 def extract_number(text: str) -> Decimal | None:
@@ -20,9 +38,8 @@ def extract_number(text: str) -> Decimal | None:
     Decimal('9500')
     """
     _, mark, tail = text.rpartition(MARK)
-    stated = _NUMBER.findall(tail) if mark else []
-    found = stated[:1] or _NUMBER.findall(text)[-1:]
-    return Decimal(re.sub(r"[^\d.-]", "", found[0])) if found else None
+    said = stated(tail.strip().partition("\n")[0]) if mark else None
+    return said if said is not None else next(reversed(numbers(text)), None)
 
 
 def before_stop(text: str, stops: Iterable[str] = ("\nQuestion:",)) -> str:

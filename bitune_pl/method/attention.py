@@ -145,10 +145,10 @@ def _read(
 def _answer(
     query: Tensor, key: Tensor, value: Tensor, k_prompt: Tensor, v_prompt: Tensor, layout: Layout, kernel: Kernel
 ) -> list[Tensor]:
-    """Each sample's answers over `[mixed keys of its prompt | own keys]`, causally, every answer on its own."""
-    out, own_ends, prompt_ends = [], accumulate(map(sum, layout.answers)), accumulate(layout.prompts)
+    """Each sample's answers over `[mixed keys of its prompt | own keys]`, causally, every answer on its own way."""
+    out, own_ends, prompt_ends = [], accumulate(layout.places), accumulate(layout.prompts)
     for i, (own_end, prompt_end) in enumerate(zip(own_ends, prompt_ends, strict=True)):
-        own = slice(own_end - sum(layout.answers[i]), own_end)
+        own = slice(own_end - layout.places[i], own_end)
         prompt = slice(prompt_end - layout.prompts[i], prompt_end)
         if own.start == own.stop:
             continue

@@ -132,7 +132,7 @@ class _Stops(StoppingCriteria):
                 settings["stopping_criteria"] = StoppingCriteriaList([stops])
         return stops
 
-    def __call__(self, input_ids: LongTensor, scores: Tensor, **kwargs) -> Tensor:
+    def __call__(self, input_ids: LongTensor, scores: tuple | Tensor | None, **kwargs) -> Tensor:
         met = self.criteria(input_ids, scores, **kwargs)
         for row in met.nonzero().flatten().tolist():
             self.ends.setdefault(row, input_ids.shape[1])

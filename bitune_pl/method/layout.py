@@ -6,8 +6,10 @@
 
 Nothing is padded. Positions restart with every prompt; each answer goes on where its prompt ends; the second reading
 counts from 0 again. A prompt's last token, the start token, belongs to its answers: every answer is laid out as the start
-token and all its tokens but the last, so that place t predicts answer token t. Without mixing only one reading of the
-prompt exists, so only one is laid out: the first region stays empty where the method reads the prompt a second time.
+token and all its tokens but the last, so that place t predicts answer token t. Answers to one prompt that begin alike share
+their first places, the start token at least: they are a tree, in which a place sees those on its way from the root.
+Without mixing only one reading of the prompt exists, so only one is laid out: the first region stays empty where the
+method reads the prompt a second time.
 
 Regions rather than samples lie side by side, so that mixing is one operation a block for the whole batch, and a linear
 layer routes by a single number, the split. Which keys a token attends to is decided in `attention.py`; what runs on either
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +29,62 @@ from torch import Tensor, nn
 
 from ..sample import Sample
 from .variants import Method
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """The answers to one prompt, from the start token on: beginnings that several of them have lie in the row once.
+
+        start --- " the" --- " dog"          " the dog bit" and " the dog ran" end in the same place, which predicts both
+           '----- " a"                       " cat" needs no place but the start token's
+
+    Args:
+        ids: token ids of the places, each after the place before it on its way, shape `(places,)`.
+        depths: how far each place is from the start token, shape `(places,)`.
+        before: the place before each one on its way, -1 for the start token; None where there is one way only.
+        ways: for each answer the places that predict its tokens, shapes `(answer,)`.
+    """
+
+    ids: Int[Tensor, "places"]
+    depths: Int[Tensor, "places"]
+    before: list[int] | None
+    ways: list[Int[Tensor, "_"]]
+
+    @classmethod
+    def build(cls, start: Int[Tensor, "1"], answers: Sequence[Int[Tensor, "_"]]) -> "Tree":
+        laid = [torch.cat([start, answer])[:-1] for answer in answers]
+        if len(laid) == 1:  # nothing to share, and nothing to look at
+            order = torch.arange(len(laid[0]))
+            return cls(laid[0], order, None, [order])
+        places: dict[tuple[int, int], int] = {}  # (the place before, the token) -> the place
+        depths, ways = [], []
+        for ids in laid:
+            at, way = -1, []
+            for depth, token in enumerate(ids.tolist()):
+                at = places.setdefault((at, token), len(places))
+                depths += [depth] * (at == len(depths))
+                way.append(at)
+            ways.append(torch.tensor(way, dtype=torch.long))
+        ids = torch.tensor([token for _, token in places], dtype=torch.long, device=start.device)
+        return cls(ids, torch.tensor(depths, dtype=torch.long), [before for before, _ in places], ways)
+
+    def mask(self, prompt: int, window: int | None) -> Bool[Tensor, "places keys"]:
+        """Which of `[prompt | places]` each place may attend to; with a `window`, only so many positions back."""
+        position = self.depths + prompt
+        back = position[:, None] - torch.cat([torch.arange(prompt), position])
+        seen = torch.ones_like(back, dtype=torch.bool)
+        seen[:, prompt:] = self._on_the_way()
+        return seen & (back < (window or prompt + len(position)))
+
+    def _on_the_way(self) -> Bool[Tensor, "places places"]:
+        """Whether the second place is on the way to the first, or is the first."""
+        if self.before is None:
+            return torch.ones(len(self.ids), len(self.ids), dtype=torch.bool).tril()
+        seen = torch.eye(len(self.ids), dtype=torch.bool)
+        for place, before in enumerate(self.before):
+            if before >= 0:
+                seen[place] |= seen[before]
+        return seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +96,14 @@ class Layout:
         input_ids: token ids, shape `(1, row)`.
         position_ids: position of each token within its own sample, shape `(1, row)`.
         prompts: lengths of the prompts as they are read, without the start token.
-        answers: lengths of the answers of each prompt.
+        trees: the answers to each prompt.
     """
 
     method: Method
     input_ids: Int[Tensor, "1 row"]
     position_ids: Int[Tensor, "1 row"]
     prompts: list[int]
-    answers: list[list[int]]
+    trees: list[Tree]
     _masks: dict = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -53,20 +111,13 @@ class Layout:
         """Lay out samples as one row. Work done here is linear in the number of tokens and done on the CPU."""
         prompts = [sample.prompt.repeat(method.prompt_copies) for sample in samples]
         reads = [prompt[:-1] for prompt in prompts]
-        answers = [torch.cat([p[-1:], a])[:-1] for p, s in zip(prompts, samples, strict=True) for a in s.answers]
-        starts = [len(read) for read, sample in zip(reads, samples, strict=True) for _ in sample.answers]
+        trees = [Tree.build(p[-1:], s.answers) for p, s in zip(prompts, samples, strict=True)]
         read_positions = [torch.arange(len(read)) for read in reads]
-        answer_positions = [torch.arange(start, start + len(a)) for start, a in zip(starts, answers, strict=True)]
+        answer_positions = [tree.depths + len(read) for read, tree in zip(reads, trees, strict=True)]
         first, second = _readings(method)
-        ids = [*reads * first, *answers, *reads * second]
+        ids = [*reads * first, *(tree.ids for tree in trees), *reads * second]
         positions = [*read_positions * first, *answer_positions, *read_positions * second]
-        return cls(
-            method,
-            _row(ids, device),
-            _row(positions, device),
-            [len(read) for read in reads],
-            [[len(answer) for answer in sample.answers] for sample in samples],
-        )
+        return cls(method, _row(ids, device), _row(positions, device), [len(read) for read in reads], trees)
 
     @property
     def rows(self) -> int:
@@ -75,8 +126,13 @@ class Layout:
     @property
     def longest(self) -> int:
         """Positions that the longest prompt reaches together with the longest of its answers."""
-        pairs = zip(self.prompts, self.answers, strict=True)
-        return max((prompt + max(answers, default=0) for prompt, answers in pairs), default=0)
+        pairs = zip(self.prompts, self.trees, strict=True)
+        return max((prompt + max(map(len, tree.ways), default=0) for prompt, tree in pairs), default=0)
+
+    @property
+    def places(self) -> list[int]:
+        """Numbers of places that each sample's answers take in the row."""
+        return [len(tree.ids) for tree in self.trees]
 
     @property
     def first(self) -> list[int]:
@@ -100,27 +156,26 @@ class Layout:
         first, answers, _ = self.regions
         return first + answers if self.method.separate_weights else self.rows
 
-    def answer_mask(self, sample: int, window: int | None) -> Bool[Tensor, "answer keys"] | None:
-        """Which of `[prompt | all its answers]` each place of a sample's answers may attend to.
+    def answer_mask(self, sample: int, window: int | None) -> Bool[Tensor, "places keys"] | None:
+        """Which of `[prompt | its answers' places]` each place of a sample may attend to; None if everything is visible.
 
-        Causal, every answer on its own; with a `window`, only so many positions back. None if everything is visible.
         Kept for the other blocks of the same forward pass.
         """
         if (sample, window) not in self._masks:
-            mask = answer_mask(self.prompts[sample], self.answers[sample], window)
+            mask = self.trees[sample].mask(self.prompts[sample], window)
             self._masks[sample, window] = None if mask.all() else mask.to(self.input_ids.device)
         return self._masks[sample, window]
 
+    def predicting(self) -> Int[Tensor, "answer"]:
+        """For each token of each answer, the place (among those of all answers) that predicts it."""
+        starts = accumulate(self.places, initial=0)
+        ways = [way + start for tree, start in zip(self.trees, starts, strict=False) for way in tree.ways]
+        return torch.cat(ways).to(self.input_ids.device) if ways else self.input_ids[0, :0]
 
-def answer_mask(prompt: int, answers: list[int], window: int | None) -> Bool[Tensor, "answer keys"]:
-    """See `Layout.answer_mask`."""
-    position = torch.cat([torch.arange(prompt, prompt + length) for length in answers])
-    answer = torch.repeat_interleave(torch.arange(len(answers)), torch.tensor(answers))
-    key_position = torch.cat([torch.arange(prompt), position])
-    back = position[:, None] - key_position
-    own = answer[:, None] == torch.cat([torch.full((prompt,), -1), answer])
-    own[:, :prompt] = True
-    return own & (back >= 0) & (back < (window or prompt + len(position)))
+    def spread(self, computed: Float[Tensor, "places ..."]) -> Float[Tensor, "answer ..."]:
+        """What was computed for each place, for each token of each answer."""
+        shared = any(tree.before is not None for tree in self.trees)
+        return computed[self.predicting()] if shared else computed
 
 
 def _readings(method: Method) -> tuple[int, int]:
@@ -180,6 +235,6 @@ def reading(what: Reading | Weights | None) -> Iterator[None]:
 
 
 def per_answer(flat: Tensor, layout: Layout) -> list[list[Tensor]]:
-    """Cut what was computed for all answer places, `(answer, ...)`, into one tensor per answer of each sample."""
-    pieces = iter(flat.split(list(chain.from_iterable(layout.answers))))
-    return [[next(pieces) for _ in lengths] for lengths in layout.answers]
+    """Cut what was computed for all answer tokens, `(answer, ...)`, into one tensor per answer of each sample."""
+    pieces = iter(flat.split([len(way) for tree in layout.trees for way in tree.ways]))
+    return [[next(pieces) for _ in tree.ways] for tree in layout.trees]

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -46,6 +46,32 @@ def log_likelihood(
     else:
         scored = [checkpoint(_score, h, t, head, use_reentrant=False) for h, t in pieces]
     return torch.cat(scored)
+
+
+@torch.no_grad()
+def log_likelihood_and_best(
+    hidden: Float[Tensor, "places hidden"],
+    predicting: Int[Tensor, "answer"],
+    targets: Int[Tensor, "answer"],
+    head: Head,
+    vocab: int,
+) -> tuple[Float[Tensor, "answer"], Bool[Tensor, "answer"]]:
+    """As `log_likelihood`, without gradients, and whether each target token is the likeliest one at its place.
+
+    Args:
+        hidden: the decoder's last hidden state at each place, whose logits are made once.
+        predicting: the place of each target token.
+    """
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    scores, best = hidden.new_empty(len(targets), dtype=dtype), torch.empty_like(targets, dtype=torch.bool)
+    size = max(1, CHUNK // vocab)
+    for start in range(0, len(hidden), size):
+        here = ((predicting >= start) & (predicting < start + size)).nonzero().squeeze(1)
+        logits, rows = head(hidden[start : start + size]).to(dtype), predicting[here] - start
+        chosen = logits[rows, targets[here]]
+        scores[here] = chosen - logits.logsumexp(1)[rows]
+        best[here] = logits.argmax(1)[rows] == targets[here]
+    return scores, best
 
 
 def _score(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:

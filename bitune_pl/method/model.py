@@ -108,7 +108,7 @@ class Bitune(nn.Module):
 
     def read(
         self, samples: Sequence[Sample], record: Callable | None = None
-    ) -> tuple[Layout, Float[Tensor, "answer hidden"], Callable]:
+    ) -> tuple[Layout, Float[Tensor, "places hidden"], Callable]:
         """Lay out samples as one row and run the decoder over it once.
 
         Returns:
@@ -154,7 +154,7 @@ class Bitune(nn.Module):
         if not len(samples):
             return []
         layout, hidden, head = self.read(samples)
-        return per_answer(head(hidden), layout)
+        return per_answer(layout.spread(head(hidden)), layout)
 
     def log_likelihood(self, samples: Sequence[Sample]) -> list[list[Float[Tensor, "_"]]]:
         """Log-probability of each token of each answer of each sample, in float32 or wider."""
@@ -165,7 +165,7 @@ class Bitune(nn.Module):
         targets = torch.cat(targets).to(hidden.device) if targets else layout.input_ids[0, :0]
         output = self.decoder.get_output_embeddings()
         frozen, vocab = not any(p.requires_grad for p in output.parameters()), output.weight.shape[0]
-        return per_answer(likelihood.log_likelihood(hidden, targets, head, frozen, vocab), layout)
+        return per_answer(likelihood.log_likelihood(layout.spread(hidden), targets, head, frozen, vocab), layout)
 
     def loss(
         self, samples: Sequence[Sample], weighting: Weighting = "sample", denominator: float | None = None

@@ -37,14 +37,18 @@ class UpdateLog(Callback):
         self.updates = trainer.global_step
         self.latest = self._scalars(trainer, pl_module)
         if self.updates % trainer.log_every_n_steps == 0:
-            _log(trainer, self.latest | alphas(pl_module))
+            log_scalars(trainer, self.latest | alphas(pl_module))
         self._begin()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit":
             scores = {n: float(v) for n, v in trainer.callback_metrics.items() if n.endswith("/validation")}
-            _log(trainer, scores)
+            log_scalars(trainer, scores)
             self._begin()  # the time of a validation is not the time of an update
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that was spent on something else than the update under way."""
+        self.start += seconds
 
     def _begin(self) -> None:
         self.loss, self.tokens, self.start = 0.0, 0, time.perf_counter()
@@ -139,6 +143,7 @@ def alphas(pl_module: LightningModule) -> dict[str, float]:
     return found
 
 
-def _log(trainer: Trainer, scalars: dict[str, float]) -> None:
+def log_scalars(trainer: Trainer, scalars: dict[str, float]) -> None:
+    """Log on the axis of updates."""
     for logger in trainer.loggers:
         logger.log_metrics(scalars, step=trainer.global_step)

@@ -21,6 +21,7 @@ from bitune_pl import __version__
 from bitune_pl.data.datamodule import BituneData
 from bitune_pl.training.callbacks import BestModel, ResumePoint, UpdateLog, ValidateAtEnd
 from bitune_pl.training.checkpoints import refuse_disagreements
+from bitune_pl.training.evaluate_tasks import EvaluateTasks
 from bitune_pl.training.module import BituneModule, check_precision
 from bitune_pl.training.parsing import one_sentence
 from bitune_pl.training.progress import UpdateProgress
@@ -65,6 +66,7 @@ class BituneCLI(LightningCLI):
         parser.add_argument(
             "--compare_untuned", type=bool, default=False, help="Score the base before training, and end with the gain."
         )
+        parser.add_class_arguments(EvaluateTasks, "evaluate")
         short = "--resume" if self.command == "fit" else "--run"
         parser.add_argument(short, type=str | None, default=None, help="Folder of a run: its settings and checkpoint.")
         if self.with_links:
@@ -106,6 +108,7 @@ class BituneCLI(LightningCLI):
         log = UpdateLog()
         callbacks = [log, *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
         callbacks += [UntunedScore()] if self.config_init.compare_untuned else []
+        callbacks += [self.config_init.evaluate] if self.config_init.evaluate.tasks else []
         callbacks += self._checkpoints()
         return super().instantiate_trainer(
             default_root_dir=str(self.run_folder),

@@ -83,6 +83,10 @@ class UpdateProgress(ProgressBar):
             text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
             self._line(f"validation after update {trainer.global_step}: {text}", everywhere=True)
 
+    def print(self, *args, **kwargs) -> None:
+        """A line that leaves the bar whole."""
+        self._line(" ".join(map(str, args)), everywhere=True)
+
     def _open(self, label: str, total: int, initial: int = 0) -> tqdm:
         hidden = not (self.enabled and sys.stderr.isatty())
         return tqdm(

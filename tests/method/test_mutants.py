@@ -15,7 +15,6 @@ ORIGINAL = {
     "read": attention._read,
     "mix": attention.mix,
     "build": layout.Layout.build.__func__,
-    "mask": layout.answer_mask,
 }
 
 
@@ -48,9 +47,9 @@ def leaking_prompts(query, key, value, lengths, pattern, kernel):
     return ORIGINAL["read"](query, key, value, [sum(lengths)] if lengths else [], pattern, kernel)
 
 
-def leaking_answers(prompt, answers, window):
+def leaking_answers(self):
     """Several answers of a prompt as if they were one."""
-    return ORIGINAL["mask"](prompt, [sum(answers)], window)
+    return torch.ones(len(self.ids), len(self.ids), dtype=torch.bool).tril()
 
 
 MUTANTS = {
@@ -60,7 +59,7 @@ MUTANTS = {
     "mixing with the two sides exchanged": (attention, "mix", exchanged_sides),
     "positions off by one": (layout.Layout, "build", classmethod(positions_off_by_one)),
     "prompts leaking into each other": (attention, "_read", leaking_prompts),
-    "answers leaking into each other": (layout, "answer_mask", leaking_answers),
+    "answers leaking into each other": (layout.Tree, "_on_the_way", leaking_answers),
 }
 
 

@@ -1,0 +1,121 @@
+"""Which tasks there are: the YAML files in `tasks/`, every other source of the data room, and lm-eval's own.
+
+lm-eval's list is long and takes half a minute to read, so it is read only if a name is neither ours nor a source's. A name
+that is both (piqa) is ours.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+
+import lm_eval.api.task
+import lm_eval.tasks
+from lm_eval.api.task import Task
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from bitune_pl.data import sources
+from bitune_pl.data.table import SOURCES
+
+TASKS = Path(__file__).parent / "tasks"
+
+
+def manager(
+    root: str | Path | None = None, part: str = "test", limit: int | None = None, all_of_lm_eval: bool = False
+) -> TaskManager:
+    """A task manager that knows our tasks, for `lm_eval.simple_evaluate(task_manager=...)`.
+
+    Args:
+        root: folder with local copies of the data sets; None means the hub.
+        part: which rows of our tasks are scored.
+        limit: how many rows of our tasks are read.
+        all_of_lm_eval: whether it knows lm-eval's own tasks too; that takes half a minute.
+    """
+    metadata = {"root": None if root is None else str(root), "part": part, "limit": limit}
+    return TaskManager(include_path=str(TASKS), include_defaults=all_of_lm_eval, metadata=metadata)
+
+
+def load(
+    names: Sequence[str], root: str | Path | None = None, part: str = "test", limit: int | None = None
+) -> dict[str, dict]:
+    """Tasks by the names that were asked for, each as lm-eval's `evaluate` takes it; all data is read here.
+
+    Raises:
+        ValueError: if a task is unknown (near names are given) or cannot be scored.
+        FileNotFoundError, ConnectionError: if its data is not there.
+    """
+    with quiet():
+        ours = manager(root, part, limit)
+        specs = {name: _spec(name, ours) for name in names}
+        everything = manager(root, part, limit, all_of_lm_eval=True) if None in specs.values() else ours
+        loaded = {}
+        for name, spec in specs.items():
+            loaded[name] = (ours if spec else everything).load([spec or name])
+            for task in loaded[name]["tasks"].values():
+                _prepare(task)
+        return loaded
+
+
+def _spec(name: str, ours: TaskManager) -> str | dict | None:
+    """What the task manager builds a task from: its name, or a whole config; None for a task of lm-eval's own.
+
+    Raises:
+        ValueError: if there is no such task.
+    """
+    if name in ours.all_tasks:
+        return name
+    try:
+        sources.check(name)
+    except ValueError as error:
+        if is_of_lm_eval(name):
+            return None
+        near = get_close_matches(name, [*ours.all_tasks, *SOURCES], n=3)
+        known = ", ".join(task for task in ours.all_tasks if not task.startswith("mmlu_"))
+        raise ValueError(
+            f"There is no task {name!r}{f'; did you mean {_either(near)}?' if near else '.'} Tasks are {known}, the other data "
+            "sources, a file of your own, and those of lm-eval."
+        ) from error
+    return of_source(name)
+
+
+def of_source(name: str) -> dict:
+    """The config of a task on a source that has no YAML file."""
+    source = sources.find(name)
+    kind = "_steps" if source.tested_on else "_numbers" if source.generated else "_questions"
+    return {**load_yaml(TASKS / f"{kind}.yaml"), "task": name, "dataset_kwargs": {"source": name}}
+
+
+def is_of_lm_eval(name: str) -> bool:
+    """Whether a YAML file of lm-eval names a task, group or tag so; a second of reading, nothing is parsed."""
+    line = re.compile(rf"^\W*(?:(?:task|group|tag)\W*:\W*|-\W*){re.escape(name)}\W*$".encode(), re.MULTILINE)
+    files = Path(lm_eval.tasks.__file__).parent.glob("**/*.y*ml")
+    return any(line.search(file.read_bytes()) for file in files)
+
+
+def _prepare(task: Task) -> None:
+    """What `simple_evaluate` does to a task before it evaluates: zero-shot unless the task says otherwise, a seed."""
+    if task.get_config("num_fewshot") is None:
+        task.set_config(key="num_fewshot", value=0)
+    task.set_fewshot_seed(seed=1234)
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave lm-eval's notices unsaid, which are about settings that are meant, and its bars for what takes no time."""
+    logger = logging.getLogger("lm_eval")
+    level, bar = logger.level, lm_eval.api.task.tqdm
+    logger.setLevel(logging.ERROR)
+    lm_eval.api.task.tqdm = partial(bar, disable=True)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        lm_eval.api.task.tqdm = bar

@@ -1,0 +1,68 @@
+"""What an evaluation has finished, one line a request, so that a stopped one goes on where it was.
+
+The file lies beside the results and is removed once they are written. Its first line says what model and which settings it
+belongs to; a file of others is started anew. Nothing half-written is used: a last line that was cut is dropped.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def key_of(kind: str, arguments: Iterable) -> str:
+    """A request by its kind and its texts: 16 hexadecimal digits."""
+    return digest(kind, *arguments)
+
+
+def digest(*parts) -> str:
+    """16 hexadecimal digits of anything that JSON can write."""
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+class Finished:
+    """Answers by the key of their request, in memory and in a file.
+
+    Args:
+        path: the file; it is made, or taken up if it is of this `owner`.
+        owner: says the model and the settings: a fingerprint.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self.path, self.answers = path, {}
+        head = json.dumps({"owner": owner})
+        kept = [head]
+        if path.is_file():
+            first, *rest = path.read_text(encoding="utf-8").split("\n")
+            if first == head:
+                kept += [line for line in rest if self._take(line)]
+        new = path.with_name(path.name + ".new")
+        new.write_text("\n".join(kept) + "\n", encoding="utf-8")
+        os.replace(new, path)
+        self.file = path.open("a", encoding="utf-8")
+
+    def _take(self, line: str) -> bool:
+        try:
+            key, answer = json.loads(line)
+        except ValueError:
+            return False
+        self.answers[key] = tuple(answer) if isinstance(answer, list) else answer
+        return True
+
+    def add(self, answers: dict[str, object]) -> None:
+        """Keep new answers; they are on their way to the disk when this returns."""
+        self.answers |= answers
+        self.file.write("".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in answers.items()))
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def remove(self) -> None:
+        """The results are written: this is not needed any more."""
+        self.close()
+        self.path.unlink(missing_ok=True)

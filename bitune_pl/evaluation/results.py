@@ -1,0 +1,139 @@
+"""Results as one JSON object, from what lm-eval returns: scores by task, and one line a question.
+
+    {"bitune_pl": ..., "versions": {...}, "model": {...}, "settings": {...}, "seconds": 12.3,
+     "tasks": {"piqa": {"n": 1838, "seconds": 12.3, "cut_contexts": 0, "acc": 0.68, "acc_stderr": 0.011, ...}},
+     "questions": [
+    {"task": "piqa", "index": 0, "prompt_hash": "...", "acc": 1.0, "loglikelihoods": [-9.1, -12.2], "gold": 0, "chosen": 0},
+    {"task": "gsm8k", "index": 0, "prompt_hash": "...", "answer": "...", "extracted": "18", "gold": "18", ...}]}
+
+Two runs that scored the same questions can so be compared question by question: `prompt_hash` says which are the same. What
+a score means is said in the tasks' YAML files.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from bitune_pl import __version__
+from bitune_pl.data.encoding import Encoder
+from bitune_pl.evaluation.answers import EXTRACTORS
+from bitune_pl.evaluation.finished import digest
+from bitune_pl.method import adapters
+from bitune_pl.method.model import Bitune
+from bitune_pl.method.variants import name_of
+
+PACKAGES = ("torch", "transformers", "peft", "lm_eval", "datasets", "tokenizers", "numpy")
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in PACKAGES}
+
+
+def describe(model: Bitune, run: str | None = None) -> dict:
+    """What was scored: the run's folder if it is one, the base, the method (a variant's name or its fields), the adapter."""
+    method = name_of(model.method) or asdict(model.method)
+    return {"run": run, "base": model.decoder.name_or_path, "method": method, "adapter": model.adapter}
+
+
+def fingerprint(model: Bitune, encoder: Encoder, **settings) -> str:
+    """16 hexadecimal digits of all that an answer hangs on: weights, method, tokenizer, settings and versions."""
+    weights = hashlib.sha256()
+    for name, tensor in sorted(_own_tensors(model)):
+        weights.update(name.encode())
+        weights.update(tensor.detach().float().cpu().numpy().tobytes())
+    spoken = digest(sorted(encoder.tokenizer.get_vocab().items()), encoder.opening, encoder.closing)
+    told = (describe(model), model.base_fingerprint, str(model.decoder.dtype), model.theta_init, settings)
+    return digest(__version__, versions(), *told, weights.hexdigest(), spoken)
+
+
+def _own_tensors(model: Bitune) -> Iterator:
+    for weights in model.method.weight_sets:
+        yield from adapters.owned(model.decoder, weights).items()
+    if model.method.mixing:
+        yield from (("theta_k", model.theta_k), ("theta_v", model.theta_v))
+    if model.start_token_id is not None:
+        yield "start_token", model.decoder.get_input_embeddings().start_token.weight
+
+
+def scores(found: dict, name: str) -> dict[str, float | int | None]:
+    """n and every metric with its standard error, of a task or a group, from lm-eval's results."""
+    row = found["results"][name]
+    n = row.get("sample_len") or sum(found["n-samples"][task]["effective"] for task in leaves(found, name))
+    taken = {"n": n}
+    for key, value in row.items():
+        metric, comma, way = key.partition(",")
+        if comma:
+            base, is_error = metric.removesuffix("_stderr"), metric.endswith("_stderr")
+            label = base if way == "none" else f"{base}_{way}"
+            taken[label + "_stderr" * is_error] = value if isinstance(value, int | float) else None
+    return taken
+
+
+def leaves(found: dict, name: str) -> list[str]:
+    """The tasks of a group, or the task itself."""
+    children = found["group_subtasks"].get(name)
+    return [leaf for child in children for leaf in leaves(found, child)] if children else [name]
+
+
+def questions(found: dict, tasks: dict) -> Iterator[dict]:
+    """One object a question, in order; what several filters of lm-eval found of one is put together."""
+    for task, samples in found["samples"].items():
+        rows: dict[int, dict] = {}
+        for sample in samples:
+            row = rows.setdefault(sample["doc_id"], _question(task, sample, tasks[task]))
+            way = sample["filter"]
+            row |= {m if way == "none" else f"{m}_{way}": sample[m] for m in sample["metrics"] if _is_number(sample[m])}
+        yield from rows.values()
+
+
+def _question(task: str, sample: dict, spec) -> dict:
+    row = {"task": task, "index": sample["doc_id"], "prompt_hash": sample["prompt_hash"][:16]}
+    answers = [answer for responses in sample["resps"] for answer in responses]
+    if all(isinstance(answer, str) for answer in answers):
+        extract = EXTRACTORS.get(spec.config.process_results)
+        found = [extract(text) for text in (answers[0], str(sample["target"]))] if extract else (None, sample["target"])
+        return row | {"answer": answers[0], "extracted": _text(found[0]), "gold": _text(found[1])}
+    sums = [round(answer[0] if isinstance(answer, tuple | list) else answer, 6) for answer in answers]
+    chosen = max(range(len(sums)), key=sums.__getitem__)
+    return row | {"loglikelihoods": sums, "gold": sample["target"], "chosen": chosen}
+
+
+def _text(found: object) -> str | None:
+    return None if found is None else str(found)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) or hasattr(value, "item")
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file that could not be written in the end.
+
+    Raises:
+        ValueError, OSError: if its folder is missing, it is a folder itself, or it may not be written.
+    """
+    if not path.parent.is_dir():
+        raise ValueError(f"--out {path}: there is no folder {path.parent}; make it first, or name another file.")
+    if path.is_dir():
+        raise ValueError(f"--out {path} is a folder: name a file in it, such as {path / 'results.json'}.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(f"--out {path} may not be written: name a file elsewhere.")
+
+
+def write(results: dict, path: Path) -> None:
+    """Write results, a question a line; the file is there whole or not at all."""
+    head = {key: value for key, value in results.items() if key != "questions"}
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False, default=_plain) for row in results["questions"])
+    text = json.dumps(head, indent=1, ensure_ascii=False, default=_plain).removesuffix("\n}")
+    new = path.with_name(path.name + ".new")
+    new.write_text(f'{text},\n "questions": [\n{lines}\n]}}\n', encoding="utf-8")
+    os.replace(new, path)
+
+
+def _plain(value: object):
+    """Numbers of numpy as Python's, and anything else as text."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -1,0 +1,260 @@
+"""`bitune evaluate` and `evaluate()`: the table, the JSON, bad input, and an evaluation that was stopped."""
+
+import json
+import math
+
+import pytest
+import torch
+from evaluation_models import asked, built
+
+from bitune_pl.cli import main
+from bitune_pl.data.sources import load
+from bitune_pl.evaluation import catalogue, results
+from bitune_pl.evaluation.evaluate import evaluate, line
+from bitune_pl.evaluation.finished import Finished, digest
+from bitune_pl.evaluation.harness import BituneLM
+from bitune_pl.method.model import Bitune
+
+
+def test_scores_are_those_of_the_choices(bitune, encoder):
+    """acc and acc_norm from log-likelihoods that are computed here, one answer at a time."""
+    found = evaluate(bitune, encoder, ["categories"], limit=25, progress=False)
+    rows = load("categories", "test", limit=25).examples
+    right = {"acc": [], "acc_norm": []}
+    for row, question in zip(rows, found["questions"], strict=True):
+        with torch.no_grad():
+            sums = [float(tokens.sum()) for tokens in bitune.log_likelihood([encoder.choices(row)])[0]]
+        by_character = [value / len(answer.strip()) for value, answer in zip(sums, row.answers, strict=True)]
+        right["acc"].append(max(range(len(sums)), key=sums.__getitem__) == row.gold)
+        right["acc_norm"].append(max(range(len(sums)), key=by_character.__getitem__) == row.gold)
+        assert question["loglikelihoods"] == pytest.approx(sums, abs=1e-4) and question["gold"] == row.gold
+        assert (question["chosen"] == row.gold) == question["acc"] == right["acc"][-1]
+        assert question["acc_norm"] == right["acc_norm"][-1]
+    scores = found["tasks"]["categories"]
+    for metric, outcomes in right.items():
+        mean = sum(outcomes) / 25
+        assert scores[metric] == pytest.approx(mean)
+        assert scores[f"{metric}_stderr"] == pytest.approx(math.sqrt(mean * (1 - mean) / 24))
+
+
+def test_generated_numbers_are_compared_and_silence_is_counted(told, encoder):
+    rows = load("sums", "test", limit=4).examples
+    said = [
+        rows[0].answer,
+        " no idea",
+        " #### 123456",
+        " That is $" + rows[3].answer.rpartition("####")[2].strip() + ".00.",
+    ]
+    model = told({row.prompt: [*encoder.prompt(t).tolist(), encoder.eos] for row, t in zip(rows, said, strict=True)})
+    found = evaluate(model, encoder, ["sums"], limit=4, progress=False)
+    scores = found["tasks"]["sums"]
+    assert (scores["n"], scores["exact_match_flexible"], scores["exact_match_strict"]) == (4, 0.5, 0.25)
+    assert scores["without_answer"] == 0.25
+    assert [question["extracted"] is None for question in found["questions"]] == [False, True, False, False]
+    assert found["questions"][1]["answer"] == " no idea"
+    assert found["questions"][3]["extracted"].split(".")[0] == found["questions"][3]["gold"]
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, tmp_path, capsys):
+    assert main(["evaluate", "--base", tiny_base, "--tasks", "categories,sums", "--limit", "2", "--out", "r.json"]) == 0
+    text = (tmp_path / "r.json").read_text()
+    found = json.loads(text)
+    assert set(found) == {"bitune_pl", "versions", "model", "settings", "seconds", "tasks", "questions"}
+    assert found["model"] == {"run": None, "base": tiny_base, "method": "plain", "adapter": "none"}
+    assert found["settings"]["tasks"] == ["categories", "sums"] and found["settings"]["limit"] == 2
+    assert set(found["tasks"]["categories"]) == {
+        "n", "seconds", "cut_contexts", "acc", "acc_stderr", "acc_norm", "acc_norm_stderr",
+    }  # fmt: skip
+    lines = text.splitlines()
+    assert lines[-1] == "]}" and [json.loads(row.rstrip(",")) for row in lines[-5:-1]] == found["questions"]
+    assert [(q["task"], q["index"]) for q in found["questions"]] == [
+        (t, i) for t in ("categories", "sums") for i in range(2)
+    ]
+    assert all(len(question["prompt_hash"]) == 16 for question in found["questions"])
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["r.json"]
+    assert "The results are in r.json." in capsys.readouterr().out
+
+
+def test_a_group_is_weighted_by_questions(tmp_path, bitune, encoder):
+    subjects = [path.stem for path in (catalogue.TASKS / "mmlu").glob("[a-z]*.yaml") if path.stem != "mmlu"]
+    rows = [
+        {"question": f"{subject} {i}?", "choices": list("abcd"), "answer": i % 4, "subject": subject}
+        for subject in subjects
+        for i in range(9 if subject == "anatomy" else 1)
+    ]
+    (tmp_path / "mmlu").mkdir()
+    (tmp_path / "mmlu/test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = evaluate(bitune, encoder, ["mmlu"], tmp_path, progress=False)
+    tasks = found["tasks"]
+    assert len(subjects) == 57 and list(tasks)[0] == "mmlu" and set(tasks) == {"mmlu", *(f"mmlu_{s}" for s in subjects)}
+    assert (tasks["mmlu"]["n"], tasks["mmlu_anatomy"]["n"], tasks["mmlu_virology"]["n"]) == (65, 9, 1)
+    assert tasks["mmlu"]["acc"] == pytest.approx(sum(question["acc"] for question in found["questions"]) / 65)
+    assert tasks["mmlu_anatomy"]["acc"] != pytest.approx(tasks["mmlu"]["acc"])
+    assert {question["task"] for question in found["questions"]} == set(tasks) - {"mmlu"}
+
+
+OF_LM_EVAL = """
+task: capitals
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {rows}}}}}
+test_split: test
+doc_to_text: "The capital of {{{{land}}}} is"
+doc_to_target: " {{{{city}}}}"
+"""
+CHOSEN = """output_type: loglikelihood
+metric_list:
+  - {metric: perplexity, aggregation: perplexity, higher_is_better: false}
+  - {metric: acc, aggregation: mean, higher_is_better: true}
+"""
+SAID = """output_type: generate_until
+generation_kwargs: {until: ["."], max_gen_toks: 4, do_sample: false}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+filter_list:
+  - {name: strict, filter: [{function: take_first}]}
+  - {name: loose, filter: [{function: lowercase}, {function: take_first}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "metrics"), [(CHOSEN, ["acc", "perplexity"]), (SAID, ["exact_match_loose", "exact_match_strict"])]
+)
+def test_a_task_of_lm_evals_own_works_too(kind, metrics, bitune, encoder, tmp_path, monkeypatch):
+    rows = [{"land": "France", "city": "Paris"}, {"land": "Poland", "city": "Warsaw"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "capitals.yaml").write_text(OF_LM_EVAL.format(rows=tmp_path / "rows.jsonl") + kind)
+    known = catalogue.TaskManager(include_path=[str(catalogue.TASKS), str(tmp_path)], include_defaults=False)
+    ours = catalogue.manager
+    monkeypatch.setattr(
+        catalogue, "manager", lambda *a, all_of_lm_eval=False, **k: known if all_of_lm_eval else ours(*a, **k)
+    )
+    monkeypatch.setattr(catalogue, "is_of_lm_eval", lambda name: name == "capitals")
+    found = evaluate(bitune, encoder, ["categories", "capitals"], limit=2, progress=False)
+    scores = found["tasks"]["capitals"]
+    assert [name for name in sorted(scores) if f"{name}_stderr" in scores] == metrics
+    assert [q["task"] for q in found["questions"]] == ["categories"] * 2 + ["capitals"] * 2
+    assert scores["n"] == 2 and line("capitals", scores).split()[:2] == ["capitals", "2"]
+    results.write(found, tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["tasks"]["capitals"]["n"] == 2
+
+
+def test_one_question_has_no_standard_error(bitune, encoder):
+    found = evaluate(bitune, encoder, ["categories"], limit=1, progress=False)["tasks"]["categories"]
+    assert found["acc_stderr"] is None and " - " in line("categories", found)
+
+
+def test_cut_prompts_are_counted_in_the_results_and_in_the_table(bitune, encoder):
+    found = evaluate(bitune, encoder, ["categories"], limit=4, max_length=32, progress=False)["tasks"]["categories"]
+    assert found["cut_contexts"] == 4 and "(4 prompts cut)" in line("categories", found)
+
+
+def test_evaluating_leaves_modes_gradients_and_random_state(tiny_base, encoder):
+    """What the callback in training builds on."""
+    model = built(tiny_base, adapter_settings={"lora_dropout": 0.5}).train()
+    before, state = [m.training for m in model.modules()], torch.random.get_rng_state()
+    evaluate(model, encoder, ["categories"], limit=2, progress=False)
+    assert [m.training for m in model.modules()] == before and torch.is_grad_enabled()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--out", "nowhere/r.json"], "there is no folder nowhere; make it first"),
+        (["--out", "."], "--out . is a folder: name a file in it, such as results.json."),
+        (["--limit", "0"], "--limit is a number of rows, at least 1, not 0"),
+        (["--max-length", "1"], "--max-length is a number of positions"),
+        (["--run", "x"], "either --run FOLDER"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_the_model_is_opened(argv, message, in_tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("bitune_pl.evaluation.run.open_either", None)
+    assert main(["evaluate", "--base", "x", "--tasks", "categories", *argv]) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert message in said
+
+
+# -- an evaluation that was stopped -------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """How many samples were read; after so many batches, the power goes off."""
+    seen, read = {"samples": 0, "batches": 0, "stop": None}, Bitune.read
+
+    def counted(self, samples, *more):
+        if seen["batches"] == seen["stop"]:
+            raise Stop
+        seen["samples"], seen["batches"] = seen["samples"] + len(samples), seen["batches"] + 1
+        return read(self, samples, *more)
+
+    monkeypatch.setattr(Bitune, "read", counted)
+    monkeypatch.setitem(__import__("bitune_pl.evaluation.harness").evaluation.harness.TOKENS, "cpu", 600)
+    return seen
+
+
+def test_a_stopped_evaluation_goes_on_where_it_was(tiny_base, in_tmp_path, tmp_path, reads, capsys):
+    command = ["evaluate", "--base", tiny_base, "--tasks", "categories", "--limit", "20"]
+    assert main([*command, "--out", "whole.json"]) == 0
+    batches, all_samples = reads["batches"], reads["samples"]
+    assert batches >= 4
+    reads |= {"samples": 0, "batches": 0, "stop": 2}
+    with pytest.raises(Stop):
+        main([*command, "--out", "r.json"])
+    left = tmp_path / "r.json.unfinished"
+    left.write_text(left.read_text() + '["0123456789abcdef", [-1.0, fal')  # the power went off while a line was written
+    done, reads["samples"], reads["stop"] = reads["samples"], 0, None
+    assert main([*command, "--out", "r.json"]) == 0
+    assert 0 < reads["samples"] == all_samples - done < all_samples
+    assert "answers are known from an evaluation that was stopped" in capsys.readouterr().out
+    whole, resumed = (json.loads((tmp_path / name).read_text()) for name in ("whole.json", "r.json"))
+    assert resumed["questions"] == whole["questions"] and not left.exists()
+
+
+def test_another_model_or_setting_uses_nothing_of_it(tiny_base, encoder, tmp_path):
+    one, path = built(tiny_base), tmp_path / "x.unfinished"
+    finished = Finished(path, results.fingerprint(one, encoder, max_length=None))
+    evaluate(one, encoder, ["categories"], limit=3, finished=finished, progress=False)
+    finished.close()
+    assert len(Finished(path, results.fingerprint(one, encoder, max_length=None)).answers) == len(finished.answers) > 3
+    prints = {results.fingerprint(one, encoder, max_length=None), results.fingerprint(one, encoder, max_length=64)}
+    for change in ("theta", "adapter", "theta_init"):
+        other = built(tiny_base, theta_init=0.02 if change == "theta_init" else 0.01)
+        parameter = (
+            other.theta_k if change == "theta" else next(p for n, p in other.named_parameters() if "lora_B" in n)
+        )
+        parameter.data.view(-1)[0] += 0 if change == "theta_init" else 1e-6
+        prints.add(results.fingerprint(other, encoder, max_length=None))
+    prints |= {results.fingerprint(built(tiny_base, "no_mixing"), encoder, max_length=None)}
+    assert len(prints) == 6
+    assert not Finished(path, next(iter(prints - {results.fingerprint(one, encoder, max_length=None)}))).answers
+
+
+def test_what_is_known_is_not_asked_again(bitune, encoder, tmp_path, monkeypatch):
+    chosen = asked(("Question: dog?\n\nAnswer:", " apple"), ("Question: dog?\n\nAnswer:", " dog"), ("", "dog"))
+    said = asked(
+        ("dog", {"until": ["."], "max_gen_toks": 4}), ("apple", {"until": [], "max_gen_toks": 3}), kind="generate_until"
+    )
+
+    def answers(finished) -> tuple[list, list]:
+        lm = BituneLM(bitune, encoder, finished=finished, progress=False)
+        return lm.loglikelihood(chosen), lm.generate_until(said)
+
+    finished = Finished(tmp_path / "x", digest("me"))
+    first = answers(finished)
+    finished.close()
+    monkeypatch.setattr(BituneLM, "_read", None)
+    monkeypatch.setattr(BituneLM, "_continue", None)
+    assert answers(Finished(tmp_path / "x", digest("me"))) == first
