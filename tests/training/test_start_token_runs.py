@@ -4,12 +4,13 @@ import json
 
 import pytest
 import torch
+from lm_eval.api.instance import Instance
 from test_module import UNEVEN
 from test_runs import FEW, StopAfter, only_run
 from tiny_base import CPU
 
 from bitune_pl.cli import main
-from bitune_pl.evaluation.choices import score_choices
+from bitune_pl.evaluation.harness import BituneLM
 from bitune_pl.evaluation.run import open_run
 from bitune_pl.training.module import BituneModule
 
@@ -42,7 +43,11 @@ def test_training_evaluation_and_generation_end_a_prompt_alike(train, rows):
         assert torch.equal(encoder.choices(example).prompt, prompt)
         assert prompt[-1] == module.start_token_id == module.model.start_token_id
         assert (prompt[:-1] < module.start_token_id).all()
-    assert len(score_choices(module.model, encoder, made.datamodule.examples("train"))) == len(UNEVEN)
+    examples, scorer = made.datamodule.examples("train"), BituneLM(module.model, encoder, progress=False)
+    asked = [Instance("loglikelihood", {}, (row.prompt, row.answers[0]), 0) for row in examples]
+    by_tokens = module.model.log_likelihood([encoder.choices(row) for row in examples])
+    for (score, _), (answer,) in zip(scorer.loglikelihood(asked), by_tokens, strict=True):
+        assert score == pytest.approx(float(answer.sum()), abs=1e-4)
 
 
 def test_a_resumed_run_ends_where_the_uninterrupted_one_does(train, rows, tmp_path):
