@@ -8,6 +8,8 @@ Sliding windows apply to the causal pass and to the answer as in the pretrained 
 prompt. Soft-capped scores and attention sinks have no fused kernel here and are computed in the open.
 """
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -29,6 +31,10 @@ WIDE_ON_CPU = 512
 
 UNSUPPORTED = ("position_bias", "indices", "block_indices", "sinks", "head_mask")
 """Keywords by which some decoders change what attention means: a value other than None is refused."""
+
+
+watcher: ContextVar[Callable | None] = ContextVar("bitune_watcher", default=None)
+"""Called in each block, where there is one, with what attention is computed from: see `recorder.py`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +136,8 @@ def three_phases(
         k_prompt, v_prompt = (k_second, v_second) if layout.second else (k_causal, v_causal)
     if reading.record is not None:
         reading.record(module, key, value, k_prompt, v_prompt)
+    if (watch := watcher.get()) is not None:
+        watch(module, query, key, k_prompt, layout, kernel)
     answers = _answer(q_answer, k_answer, v_answer, k_prompt, v_prompt, layout, kernel)
     return torch.cat([*causal, *answers, *second], dim=1)
 
