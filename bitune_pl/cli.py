@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "bitune_pl.data.distill:main",
         "ask a teacher for worked answers:  --data.source gsm8k --teacher MODEL",
     ),
+    "figure": (
+        "bitune_pl.reproduction.figures.command:main",
+        "draw a figure of the paper from runs:  figure alpha|blocks|attention|samples --run FOLDER",
+    ),
     "table": (
         "bitune_pl.reproduction.table:main",
         "one of the paper's tables from the cells of a grid:  table FOLDER --out DIR",

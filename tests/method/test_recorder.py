@@ -15,8 +15,10 @@ from bitune_pl.method.routing import active
 SOFTCAP_WINDOW_SINKS = ["gemma2", "gemma3", "gpt_oss", "starcoder2"]
 
 
-@pytest.fixture(params=[*FAMILIES, *SOFTCAP_WINDOW_SINKS, *(
-    pytest.param(name, marks=pytest.mark.slow) for name in MORE if name not in SOFTCAP_WINDOW_SINKS)])  # fmt: skip
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in MORE if name not in SOFTCAP_WINDOW_SINKS]
+
+
+@pytest.fixture(params=[*FAMILIES, *SOFTCAP_WINDOW_SINKS, *OTHERS])
 def family(request) -> str:
     return request.param
 
@@ -67,8 +69,7 @@ def test_answers_are_those_of_eager_attention_over_the_mixed_cache(family):
 
 def test_a_softmax_by_hand():
     """Of the queries and keys that a hook sees: no mask in the second pass, a lower triangle in the causal one."""
-    model, [sample] = build("gpt2", adapter="none"), draw([(9, (3,))])  # no rotary embedding: queries and keys are what the layer gives
-    seen = []
+    model, [sample], seen = build("gpt2", adapter="none"), draw([(9, (3,))]), []  # GPT-2 does not rotate its queries
     block = model.decoder.transformer.h[1].attn
     hook = block.c_attn.register_forward_hook(lambda module, given, out: seen.append(out[0].detach()))
     maps, _ = recorded(model, [sample])
@@ -80,6 +81,14 @@ def test_a_softmax_by_hand():
     close(maps[0].second[1], by_hand)
     scores = query[:, :8] @ key[:, :8].transpose(1, 2) / 8**0.5
     close(maps[0].causal[1], torch.softmax(scores + torch.full((8, 8), -torch.inf).triu(1), dim=-1))
+
+
+def test_an_anti_causal_second_pass_is_that_of_eager_attention_with_its_mask():
+    model, [sample] = build("llama", "anti_causal"), draw([(9, (3,))])
+    read = sample.prompt[:-1]
+    mask = three_pass._mask("anti_causal", len(read), torch.float32, read.device)
+    expected = eager(model, "bidirectional", read, attention_mask=mask, position_ids=torch.arange(len(read))[None])
+    close(recorded(model, [sample])[0][0].second, expected)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
