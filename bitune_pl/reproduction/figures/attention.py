@@ -77,10 +77,11 @@ def draw_attention(questions: list[Question]) -> Figure:
     left, below = letters + 0.3, letters + 0.55
     width, height = left + columns * (max(sides) + GAP) + BAR, sum(sides) + len(sides) * below + 0.1
     figure, norm, top = Figure(figsize=(width, height)), LogNorm(LOWEST, HIGHEST), height - 0.25
-    for question, side in zip(questions, sides, strict=True):
+    for number, (question, side) in enumerate(zip(questions, sides, strict=True), start=1):
+        which = f"question {number}, " if len(questions) > 1 else ""
         for column, (name, weights) in enumerate(question.maps.items()):
             x, y = left + column * (side + GAP), top - side
-            axis = figure.add_axes((x / width, y / height, side / width, side / height), title=name)
+            axis = figure.add_axes((x / width, y / height, side / width, side / height), title=f"{which}{name}")
             drawn = _map(axis, weights, question.tokens, norm, is_first=not column)
         top -= side + below
     place = (1 - (BAR - 0.1) / width, (height - 0.25 - sides[0]) / height, 0.1 / width, sides[0] / height)
@@ -93,10 +94,10 @@ def draw_attention(questions: list[Question]) -> Figure:
 def _map(axis: Axes, weights: np.ndarray, tokens: list[str], norm: LogNorm, is_first: bool):
     hidden = weights == 0
     axis.set_facecolor(PALE)
-    drawn = axis.imshow(np.ma.masked_array(weights, hidden), norm=norm, cmap="cividis", interpolation="nearest")
+    drawn = axis.imshow(np.ma.masked_array(weights, hidden), norm=norm, cmap="viridis", interpolation="nearest")
     places, plain = range(len(tokens)), {"fontsize": 5, "parse_math": False}
     axis.set_xticks(places, tokens, rotation=90, **plain)
-    axis.set_yticks(places, tokens if is_first else [""] * len(tokens), **plain)
+    axis.set_yticks(places, tokens if is_first else [""] * len(tokens), va="center_baseline", **plain)
     axis.tick_params(length=0, pad=1.5)
     axis.grid(False)
     axis.spines[:].set_visible(False)
