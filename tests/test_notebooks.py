@@ -1,32 +1,78 @@
-"""Every notebook runs from top to bottom on a tiny decoder, and lies in git without outputs."""
+"""Every notebook runs from top to bottom, lies in git without outputs, and leaves all logic to the package."""
 
+import ast
 import json
+import time
+from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from places import ROOT
 from tiny_base import tiny_base  # noqa: F401
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+each = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+LIMIT = 180
+"""Seconds that a notebook may take on two idle cores with its defaults."""
 
 
-def cells(notebook) -> list[dict]:
+def cells(notebook: Path) -> list[dict]:
     return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(notebook, tiny_base, tmp_path, monkeypatch):  # noqa: F811
+def source(cell: dict) -> str:
+    """A cell's Python, without what only a notebook knows."""
+    return "".join(line for line in cell["source"] if not line.startswith("%"))
+
+
+@each
+def test_it_runs_on_a_tiny_decoder(notebook, tiny_base, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     for cell in cells(notebook):
-        source = "".join(cell["source"]).replace('BASE = "smollm2"', f"BASE = {tiny_base!r}")
-        exec(compile(source, notebook.name, "exec"), names)
-    assert names["losses"][-1] < names["losses"][0]
+        exec(compile(source(cell).replace('BASE = "smollm2"', f"BASE = {tiny_base!r}"), notebook.name, "exec"), names)
+    if "losses" in names:
+        assert names["losses"][-1] < names["losses"][0]
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_has_no_outputs(notebook):
+@pytest.mark.slow
+@each
+def test_it_runs_with_its_defaults_in_time_and_shows_what_it_draws(notebook, tmp_path):
+    made = nbformat.read(notebook, as_version=4)
+    start = time.perf_counter()
+    NotebookClient(made, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert time.perf_counter() - start < LIMIT
+    shown = [output for cell in made.cells for output in cell.get("outputs", [])]
+    assert not [output for output in shown if output.output_type == "error"]
+    drawing = [c for c in made.cells if c.cell_type == "code" and c.source.splitlines()[-1].startswith("draw_")]
+    for cell in drawing:
+        assert any("image/png" in output.get("data", {}) for output in cell.outputs), cell.source
+    assert drawing or "import" in made.cells[1].source
+
+
+@each
+def test_it_lies_in_git_without_outputs(notebook):
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells(notebook))
 
 
+@each
+def test_it_has_no_logic_of_its_own(notebook):
+    """No functions, classes, or branches that are statements; loops of a few lines at most."""
+    for cell in cells(notebook):
+        for node in ast.walk(ast.parse(source(cell))):
+            assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.If | ast.While | ast.Try), ast.unparse(
+                node
+            )
+            if isinstance(node, ast.For):
+                assert len(node.body) <= 5, ast.unparse(node)
+
+
+@each
+def test_it_names_nothing_outside_the_project(notebook):
+    assert "../" not in notebook.read_text()
+
+
 def test_there_are_notebooks():
-    assert NOTEBOOKS
+    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{i:02d}" for i in range(1, len(NOTEBOOKS) + 1)]
+    assert len(NOTEBOOKS) >= 2

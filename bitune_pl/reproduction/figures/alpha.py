@@ -44,7 +44,8 @@ def _curve(axis: Axes, part: str, runs: list[Trajectory], label: str, colour: st
     if len(runs) > 1:
         axis.fill_between(updates, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.2, lw=0)
         label = f"{label} ({len(runs)} seeds)"
-    axis.plot(updates, mean, color=colour, linestyle=dashes, marker="o" if len(updates) == 1 else "", label=label)
+    marker = "o" if len(updates) == 1 else ""
+    axis.plot(updates, mean, color=colour, linestyle=dashes, marker=marker, markersize=3, label=label)
 
 
 @paper

@@ -22,7 +22,7 @@ REGIONS = {"causal pass": "#9ecae8", "answers": "#bfbfbf", "second pass": "#f2b4
 """The three regions of the row, in order, and their colours."""
 SEEN = ("not seen", "causal pass", "second pass", "answer over the mixed prompt", "answer over itself")
 SHADES = ("#ffffff", "#56a0cf", "#e58b4f", "#8c6bb1", "#8f8f8f")
-ACROSS, NAME, LINE = 112.0, 14.0, 1.85
+ACROSS, NAME, LINE = 116.0, 14.0, 1.85
 """Letters in one line of the drawing of a row and in the name before it; heights of a token from line to line."""
 
 
@@ -43,8 +43,9 @@ def draw_layout(layout: Layout, tokens: Sequence[str]) -> Figure:
         raise ValueError(f"The row has {layout.rows} tokens, and texts are given for {len(tokens)}: give one for each.")
     places = _places(layout, tokens)
     lines = 1 + max(line for line, *_ in places)
-    figure, [axis] = blank(PAGE, 0.1 + 0.36 * lines)
-    axis.set(xlim=(-NAME, ACROSS + 0.5), ylim=(lines * LINE, -0.2))
+    right = max(x + width for _, x, width, _ in places) + 0.5
+    figure, [axis] = blank(PAGE * (NAME + right) / (NAME + ACROSS), 0.1 + 0.36 * lines)
+    axis.set(xlim=(-NAME, right), ylim=(lines * LINE, -0.2))
     axis.set_axis_off()
     starts, named = _starts(layout), set()
     for place, (line, x, width, region) in enumerate(places):
@@ -69,7 +70,7 @@ def _places(layout: Layout, tokens: Sequence[str]) -> list[tuple[int, float, flo
     """Line, left edge, width and region of each token, in letters."""
     places, line, x, before = [], 0, 0.0, None
     for text, region in zip(tokens, regions(layout), strict=True):
-        width = max(len(text), 2) + 1.2
+        width = max(len(text), 2) + 1.5
         if places and (region != before or x + width > ACROSS):
             line, x = line + 1, 0.0
         places.append((line, x, width, region))
@@ -126,7 +127,7 @@ def draw_attended(layout: Layout) -> Figure:
     """Which tokens of the row attend to which: queries downward, keys to the right."""
     figure, [axis] = blank(0.5 * PAGE, 0.5 * PAGE + 0.3)
     seen = attended(layout)
-    axis.imshow(seen, cmap=ListedColormap(SHADES), vmin=0, vmax=len(SEEN) - 1, interpolation="nearest")
+    axis.imshow(seen.numpy(), cmap=ListedColormap(SHADES), vmin=0, vmax=len(SEEN) - 1, interpolation="nearest")
     for place in sorted({*_starts(layout)} - {0}):
         axis.axhline(place - 0.5, color=GREY, lw=0.3)
         axis.axvline(place - 0.5, color=GREY, lw=0.3)
@@ -149,7 +150,13 @@ def draw_mixing(theta_inits: Sequence[float] = (0.1, 0.01, 0.001), widest: float
     figure, [axis] = blank(0.55 * PAGE, 2.0)
     theta = torch.cat([-torch.linspace(0, widest, 401).flip(0), torch.linspace(0, widest, 401)[1:]])
     for theta_init, colour, dashes in zip(theta_inits, COLOURS, DASHES, strict=False):
-        axis.plot(theta, alpha(theta, theta_init), color=colour, ls=dashes, label=f"{THETA_INIT} = {theta_init:g}")
+        axis.plot(
+            theta.numpy(),
+            alpha(theta, theta_init).numpy(),
+            color=colour,
+            ls=dashes,
+            label=f"{THETA_INIT} = {theta_init:g}",
+        )
         if theta_init <= widest:
             axis.plot([theta_init], [0.5], "o", color=colour, markersize=4)
     axis.set(xlabel="θ", ylabel=f"α = |θ| / ({THETA_INIT} + |θ|)", ylim=(-0.02, 1))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from bitune_pl.method.variants import resolve
 from bitune_pl.reproduction.figures.style import THETA_INIT
 from bitune_pl.training.run_folder import existing_run
 
@@ -54,8 +55,12 @@ def read(path: str | Path) -> Trajectory:
 def _of_run(run: Path) -> Trajectory:
     settings, scalars = _settings(run), _scalars(run)
     found = {part: [tag for tag in sorted(scalars) if re.fullmatch(rf"{part}/layer_\d+", tag)] for part in PARTS}
+    if not all(found.values()) and resolve(settings["method"]).mixing:
+        raise FileNotFoundError(f"{run} has logged no alpha yet: wait for its first logged update.")
     if not all(found.values()):
-        raise ValueError(_without_alpha(run, settings["method"]))
+        raise ValueError(
+            f"{run} has no alpha: its method, {settings['method']}, does not mix two readings of the prompt; leave it out."
+        )
     mean = {part: scalars[f"{part}/mean"] for part in PARTS}
     updates = [event.step for event in mean["alpha_k"]]
     return Trajectory(
@@ -95,17 +100,16 @@ def _of_cell(path: Path) -> Trajectory:
     cell = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(cell, dict) or "alpha" not in cell:
         raise ValueError(f"{path} is no cell of the reproduction: it should hold table, model, method, seed and alpha.")
-    alpha, settings = cell["alpha"], cell.get("settings") or {}
-    if alpha is None:
-        raise ValueError(_without_alpha(path, cell["method"]))
-    theta_init = settings.get("theta_init", DEFAULTS["theta_init"])
+    if cell["alpha"] is None:
+        raise ValueError(
+            f"{path} holds no alpha: {cell['method']} mixes no two readings of the prompt, or the cell is made of several "
+            "runs, whose folders can be given one by one."
+        )
+    alpha, trained = cell["alpha"], (cell.get("settings") or {}).get("model") or {}
+    theta_init = trained.get("theta_init", DEFAULTS["theta_init"])
     told = {"base": cell["model"], "method": cell["method"], "theta_init": theta_init}
     mean, final = ({part: alpha[f"{part}{end}"] for part in PARTS} for end in ("_mean", ""))
     return Trajectory(path.stem, told | {"seed": cell["seed"]}, alpha["updates"], mean, final)
-
-
-def _without_alpha(run: Path, method: object) -> str:
-    return f"{run} has no alpha: its method, {method}, does not mix two readings of the prompt. Leave it out."
 
 
 def labelled(trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:

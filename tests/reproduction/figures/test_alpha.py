@@ -72,7 +72,13 @@ def logged(run: str, tag: str) -> tuple[list[int], list[float]]:
     def test_a_cell_of_the_reproduction_draws_the_same(runs, tmp_path):
         run = read(runs["0.1"])
         alpha = {"updates": run.updates} | {f"{part}_mean": run.mean[part] for part in PARTS} | run.final
-        cell = {"model": "smollm2", "method": "Bitune", "seed": 42, "settings": {"theta_init": 0.1}, "alpha": alpha}
+        cell = {
+            "model": "smollm2",
+            "method": "Bitune",
+            "seed": 42,
+            "settings": {"model": {"theta_init": 0.1}},
+            "alpha": alpha,
+        }
         (tmp_path / "cell.json").write_text(json.dumps(cell))
         again = read(tmp_path / "cell.json")
         assert (again.updates, again.mean, again.final) == (run.updates, run.mean, run.final)

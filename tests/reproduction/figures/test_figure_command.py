@@ -63,6 +63,9 @@ def test_gsm8k_from_local_copies(runs, shared):
         (["alpha", "--run", "nowhere.json"], "There is no file nowhere.json"),
         (["alpha", "--run", "PLAIN"], "has no alpha: its method, plain, does not mix two readings"),
         (["blocks", "--run", "USUAL", "--run", "PLAIN"], "has no alpha"),
+        (["alpha", "--run", "cell.json"], "cell.json holds no alpha: LoRA mixes no two readings"),
+        (["alpha", "--run", "other.json"], "other.json is no cell of the reproduction"),
+        (["alpha", "--run", "YOUNG"], "has logged no alpha yet"),
         (["alpha", "--run", "SILENT"], "has no TensorBoard events"),
         (["alpha", "--run", "USUAL", "--out", "a.gif"], "--out ends in .pdf, .svg, .png"),
         (["alpha", "--run", "USUAL", "--out", "nowhere/a.pdf"], "There is no folder nowhere"),
@@ -80,7 +83,12 @@ def test_gsm8k_from_local_copies(runs, shared):
     ],
 )
 def test_a_mistake_is_one_sentence(argv, message, runs, capsys):
-    places = {"USUAL": runs["usual"], "PLAIN": runs["plain"], "SILENT": runs["silent"]}
+    Path("cell.json").write_text('{"model": "smollm2", "method": "LoRA", "seed": 42, "alpha": null}')
+    Path("other.json").write_text("[]")
+    Path("young").mkdir()
+    Path("young/config.yaml").write_text("model: {method: bitune}")
+    Path("young/events.out.tfevents.1").touch()
+    places = {"USUAL": runs["usual"], "PLAIN": runs["plain"], "SILENT": runs["silent"], "YOUNG": "young"}
     assert main(["figure", *(places.get(word, word) for word in argv)]) == 2
     [line] = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("bitune: ") and message in line
