@@ -57,7 +57,8 @@ def draw_blocks(trajectories: list[Trajectory]) -> Figure:
         _blocks(axis, run)
         title = f"{label}, after update {run.updates[-1]}"
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, title=title, title_fontsize=7)
-    axes[-1].set_xlabel("block")
+    highest = max(alpha for _, run in shown for alphas in run.final.values() for alpha in (START, *alphas))
+    axes[-1].set(xlabel="block", ylim=(-0.03 * highest, 1.05 * highest))
     return figure
 
 
@@ -73,5 +74,5 @@ def _blocks(axis: Axes, run: Trajectory) -> None:
         axis.plot(blocks, run.final[part], color=colour, marker=marker, markersize=3.2, linestyle="", label=label)
         axis.axhline(mean, color=colour, linewidth=0.8, linestyle=dashes, zorder=1)
     axis.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=STEPS))
-    axis.set(ylabel="final α", xlim=(-0.8, len(blocks) - 0.2), ylim=(0, None))
+    axis.set(ylabel="final α", xlim=(-0.8, len(blocks) - 0.2))
     axis.grid(False, axis="x")

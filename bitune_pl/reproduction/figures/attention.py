@@ -21,7 +21,7 @@ from bitune_pl.sample import Sample
 
 TOKEN = 0.088
 """Inches of a token's label and of its row: letters of 5 points stay apart."""
-LETTER, SMALLEST, GAP, BAR = 0.047, 1.8, 0.2, 0.65
+LETTER, SMALLEST, GAP, BAR = 0.047, 1.8, 0.2, 0.75
 """Inches of a letter of a label, of the smallest map, between maps, and of the colour bar with its numbers."""
 LOWEST, HIGHEST = 1e-3, 1.0
 """Ends of the colours; a weight below the first has its colour."""
@@ -84,7 +84,7 @@ def draw_attention(questions: list[Question]) -> Figure:
             axis = figure.add_axes((x / width, y / height, side / width, side / height), title=f"{which}{name}")
             drawn = _map(axis, weights, question.tokens, norm, is_first=not column)
         top -= side + below
-    place = (1 - (BAR - 0.1) / width, (height - 0.25 - sides[0]) / height, 0.1 / width, sides[0] / height)
+    place = (1 - (BAR - 0.05) / width, (height - 0.25 - sides[0]) / height, 0.1 / width, sides[0] / height)
     bar = figure.colorbar(drawn, cax=figure.add_axes(place, label="<colorbar>"))
     bar.set_label("attention weight, mean over blocks and heads")
     bar.outline.set_linewidth(0.4)

@@ -7,7 +7,7 @@ What is wrong with the arguments is said before anything is loaded. Each figure 
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bitune_pl.arguments import Arguments
@@ -74,12 +74,24 @@ def _samples(args: Namespace) -> list[Path]:
     if args.out.suffix not in samples.FORMATS:
         raise ValueError(f"--out ends in {', '.join(samples.FORMATS)}, not in {args.out.suffix or 'nothing'}.")
     examples = _examples(args)
-    from bitune_pl.evaluation.run import open_base, open_run
-
-    opened = [(base, open_base, base) for base in args.base] + [(Path(run).name, open_run, run) for run in args.run]
-    answers = [samples.ask(open_it(what), examples, args.max_new_tokens) for _, open_it, what in opened]
-    samples.write([name for name, *_ in opened], samples.rows(examples, answers), args.out)
+    names, answers = zip(*_answered(args, examples), strict=True)
+    samples.write(names, samples.rows(examples, answers), args.out)
     return [args.out]
+
+
+def _answered(args: Namespace, examples: Sequence) -> Iterator[tuple[str, list]]:
+    """The name and the answers of each base and run, one after the other, so that only one is in memory."""
+    from bitune_pl.evaluation.run import open_base, open_run
+    from bitune_pl.method.variants import name_of
+    from bitune_pl.reproduction.figures.samples import ask
+
+    for base in args.base:
+        yield base, ask(open_base(base), examples, args.max_new_tokens)
+    for run in args.run:
+        opened = open_run(run)
+        method = name_of(opened.model.method) or "custom method"
+        name = f"{method}, {opened.model.adapter}, {Path(run).resolve().name}"
+        yield name, ask(opened, examples, args.max_new_tokens)
 
 
 def _need_run(args: Namespace) -> None:

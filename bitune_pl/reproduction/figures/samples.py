@@ -82,7 +82,7 @@ def markdown(names: Sequence[str], table: Sequence[Row]) -> str:
 
 
 def _markdown_cell(said: str) -> str:
-    for was, shown in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("$", "\\$"), ("#", "\\#"), ("\n", "<br>")):
+    for was, shown in [*((c, f"\\{c}") for c in "\\|$#*_`["), ("<", "&lt;"), ("\n", "<br>")]:
         said = said.replace(was, shown)
     return said
 

@@ -37,7 +37,7 @@ def test_samples(runs, capsys, tiny_base):
     for out in ("samples.md", "page.html", "plain.txt"):
         assert main(["figure", "samples", "--run", runs["usual"], "--base", tiny_base, *few, "--out", out]) == 0
     assert Path(tiny_base).name in Path("samples.md").read_text()
-    assert Path(runs["usual"]).name in Path("page.html").read_text()
+    assert f"bitune, lora, {Path(runs['usual']).name} (" in Path("page.html").read_text()
 
 
 @pytest.mark.slow
