@@ -29,7 +29,7 @@ Keep = Callable[[Float[Tensor, "1 queries heads keys"]], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """Attention weights of one sample. Where heads are averaged, the axis `heads` is missing.
+    """Attention weights of one sample; without the axis `heads` where heads are averaged.
 
     Args:
         causal: of the causal pass over the prompt; None where the method does not make it.
@@ -38,9 +38,9 @@ class Maps:
             mixes) and its own.
     """
 
-    causal: Float[Tensor, "layers heads prompt prompt"] | None
-    second: Float[Tensor, "layers heads prompt prompt"] | None
-    answers: list[Float[Tensor, "layers heads answer prompt+answer"]]
+    causal: Float[Tensor, "layers *heads prompt prompt"] | None
+    second: Float[Tensor, "layers *heads prompt prompt"] | None
+    answers: list[Float[Tensor, "layers *heads answer prompt+answer"]]
 
 
 @contextmanager
