@@ -13,7 +13,7 @@ query. Decoding from a cache is not recorded.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, zip_longest
+from itertools import zip_longest
 
 import torch
 from jaxtyping import Float
@@ -122,20 +122,19 @@ def _read(
 def _answers(
     query: Tensor, key: Tensor, k_prompt: Tensor, layout: Layout, kernel: Kernel, keep: Keep
 ) -> Iterator[list[Tensor]]:
-    """The answers of each sample, whose keys are the prompt's and, of the answers' keys, its own."""
-    owns = [sum(lengths) for lengths in layout.answers]
-    pieces = zip(query.split(owns, dim=2), key.split(owns, dim=2), k_prompt.split(layout.prompts, dim=2), strict=True)
+    """The answers of each sample, whose keys are the prompt's and those on its own way through the answers' places."""
+    places = layout.places
+    pieces = zip(
+        query.split(places, dim=2), key.split(places, dim=2), k_prompt.split(layout.prompts, dim=2), strict=True
+    )
     for i, (q, own, prompt) in enumerate(pieces):
-        if not owns[i]:
+        if not places[i]:
             yield []
             continue
-        keys = torch.cat([prompt, own], dim=2)
+        keys, read = torch.cat([prompt, own], dim=2), prompt.shape[2]
         weights = kernel(q, keys, _identity(keys), mask=layout.answer_mask(i, kernel.window))
-        read, ends = prompt.shape[2], list(accumulate(layout.answers[i], initial=0))
-        yield [
-            keep(torch.cat([weights[:, start:end, :, :read], weights[:, start:end, :, read + start : read + end]], -1))
-            for start, end in pairwise(ends)
-        ]
+        ways = [way.to(weights.device) for way in layout.trees[i].ways]
+        yield [keep(torch.cat([weights[:, way, :, :read], weights[:, way][..., read + way]], -1)) for way in ways]
 
 
 def _identity(key: Tensor) -> Float[Tensor, "1 kv_heads keys keys"]:

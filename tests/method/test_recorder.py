@@ -6,7 +6,7 @@ from decoders import FAMILIES, MORE, build, draw
 from test_known_answers import close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bitune_pl import VARIANTS
+from bitune_pl import VARIANTS, Sample
 from bitune_pl.method import three_pass
 from bitune_pl.method.layout import Weights, reading
 from bitune_pl.method.recorder import attention_maps
@@ -196,3 +196,13 @@ def test_several_calls_follow_each_other_and_another_model_is_left_alone():
     assert len(maps) == 4
     with pytest.raises(IndexError):
         maps[4]
+
+
+def test_answers_that_begin_alike_are_recorded_each_on_its_own_way():
+    """They share places in the row."""
+    model, prompt = build("gemma2"), draw()[0].prompt
+    answers = [torch.tensor(ids) for ids in ([7, 8, 9, 4], [7, 8, 5], [3, 8])]
+    [together] = recorded(model, [Sample(prompt, answers)])[0]
+    for found, answer in zip(together.answers, answers, strict=True):
+        [alone] = recorded(model, [Sample(prompt, [answer])])[0]
+        close(found, alone.answers[0])

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
-from bitune_pl.method.layout import Layout, answer_mask
+from bitune_pl.method.layout import Layout
 from bitune_pl.method.mixing import alpha
 from bitune_pl.reproduction.figures.style import COLOURS, DASHES, GREY, PAGE, THETA_INIT, blank, paper
 
@@ -31,7 +31,7 @@ def draw_layout(layout: Layout, tokens: Sequence[str]) -> Figure:
     """The row of a batch: each token in the colour of its region, with its position below it.
 
     The row is one line; here every region begins a new one, and long ones are wrapped. A black bar stands where a prompt
-    or an answer begins.
+    or its answers begin, and where an answer does not go on from the place before it.
 
     Args:
         tokens: text of each token of the row.
@@ -84,9 +84,16 @@ def regions(layout: Layout) -> list[int]:
 
 
 def _starts(layout: Layout) -> set[int]:
-    """Places where a prompt or an answer begins."""
-    lengths = [*layout.first, *(length for answers in layout.answers for length in answers), *layout.second]
-    return {0, *accumulate(lengths)} - {layout.rows}
+    """Places where a prompt or its answers begin, and where an answer leaves what others share with it."""
+    first, answers, _ = layout.regions
+    prompts = [0, *accumulate(layout.first)], [*accumulate(layout.second, initial=first + answers)]
+    left = {
+        own.start + place
+        for tree, own in zip(layout.trees, _slices(layout.places, first), strict=True)
+        for place, before in enumerate(tree.before or [-1])
+        if before != place - 1 or not place
+    }
+    return {*prompts[0], *prompts[1], *left} - {layout.rows}
 
 
 def attended(layout: Layout) -> Int[Tensor, "row row"]:
@@ -101,10 +108,10 @@ def attended(layout: Layout) -> Int[Tensor, "row row"]:
         seen[own, own] = torch.ones_like(seen[own, own]).tril() * SEEN.index("causal pass")
     for own in at["second"]:
         seen[own, own] = _second(layout, own.stop - own.start) * SEEN.index("second pass")
-    for i, own in enumerate(_slices([sum(lengths) for lengths in layout.answers], first)):
+    for i, own in enumerate(_slices(layout.places, first)):
         if own.start == own.stop:
             continue
-        mask, read = answer_mask(layout.prompts[i], layout.answers[i], None).long(), layout.prompts[i]
+        mask, read = layout.trees[i].mask(layout.prompts[i], None).long(), layout.prompts[i]
         seen[own, own] = mask[:, read:] * SEEN.index("answer over itself")
         for readings in at.values():
             if readings:

@@ -11,7 +11,10 @@ from bitune_pl.method.layout import Layout
 from bitune_pl.method.recorder import attention_maps
 from bitune_pl.reproduction.figures.drawings import REGIONS, attended, draw_attended, draw_layout, draw_mixing
 
-SAMPLES = [Sample(torch.arange(6), [torch.arange(3), torch.arange(2)]), Sample(torch.arange(3), [torch.arange(1)])]
+SAMPLES = [
+    Sample(torch.arange(6), [torch.tensor([7, 8, 9]), torch.tensor([7, 3, 4, 5])]),  # they begin alike
+    Sample(torch.arange(3), [torch.arange(1)]),
+]
 
 
 @pytest.fixture
@@ -28,17 +31,17 @@ def test_who_attends_to_whom_is_what_attention_does(variant, model):
     seen, first, answer = attended(layout), 0, layout.regions[0]
     second = sum(layout.regions[:2])
     expected = torch.zeros_like(seen)
-    for sample, length in zip(maps, layout.prompts, strict=True):
+    for sample, length, tree in zip(maps, layout.prompts, layout.trees, strict=True):
         if sample.causal is not None:
             expected[first : first + length, first : first + length] = (sample.causal.sum(0) > 0) * 1
         if sample.second is not None:
             expected[second : second + length, second : second + length] = (sample.second.sum(0) > 0) * 2
-        for weights in sample.answers:
-            own = slice(answer, answer + weights.shape[1])
-            expected[own, own] = (weights.sum(0)[:, length:] > 0) * 4
+        for weights, way in zip(sample.answers, tree.ways, strict=True):
+            own = answer + way
+            expected[own[:, None], own] = (weights.sum(0)[:, length:] > 0) * 4
             for start in [first] * (sample.causal is not None) + [second] * (sample.second is not None):
                 expected[own, start : start + length] = (weights.sum(0)[:, :length] > 0) * 3
-            answer = own.stop
+        answer += len(tree.ids)
         first, second = first + length, second + length
     assert torch.equal(seen, expected)
 
@@ -58,6 +61,9 @@ def test_the_row_has_every_token_with_its_position_in_the_colour_of_its_region()
     colours = [to_hex(patch.get_facecolor()) for patch in axis.patches]
     named = list(REGIONS.values())
     assert [named.index(colour) for colour in colours] == [0] * 7 + [1] * 6 + [2] * 7
+    bars = {(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.get_lines()}
+    places = [(patch.get_x(), patch.get_y() - 0.1) for patch in axis.patches]
+    assert [i for i, place in enumerate(places) if place in bars] == [0, 5, 7, 10, 12, 13, 18]  # 10: " 3" after " 7"
     edges = [patch.get_x() + patch.get_width() for patch in axis.patches]
     assert max(edges) <= axis.get_xlim()[1]
     with pytest.raises(ValueError, match="The row has 20 tokens, and texts are given for 1"):
