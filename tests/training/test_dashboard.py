@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning.pytorch import Callback
+from stand_in import advance, read, stand_in
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata as hparams_of
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,12 +20,6 @@ from bitune_pl.training.dashboard.events import EventLogger, FlushEvents
 from bitune_pl.training.dashboard.heat_map import colours, heat_map, ticks
 from bitune_pl.training.dashboard.scalars import UpdateLog, by_block, to_host
 from bitune_pl.training.dashboard.texts import Answered, as_table, from_table
-
-ALL = {"images": 0, "scalars": 0, "tensors": 0}
-
-
-def read(folder) -> EventAccumulator:
-    return EventAccumulator(str(folder), size_guidance=ALL).Reload()
 
 
 def steps(events: EventAccumulator, tag: str) -> list[int]:
@@ -102,43 +97,6 @@ def test_a_method_without_mixing_has_no_alpha_and_no_map(train, pairs, tmp_path)
     tags = read(tmp_path / "run").Tags()
     assert not tags["images"] and not [tag for tag in tags["scalars"] if "alpha" in tag or "bidirectional" in tag]
     assert "gradient_norm/causal" in tags["scalars"]
-
-
-def stand_in(folder, layers: int):
-    """A trainer and a module of as many blocks as wanted, whose alphas wander."""
-    draw = torch.Generator().manual_seed(0)
-    ratios = torch.full((2, layers), 0.5)
-
-    def alphas():
-        ratios.add_(torch.randn(2, layers, generator=draw) * 0.003).clamp_(0, 1)
-        return dict(zip(("alpha_k", "alpha_v"), ratios, strict=True))
-
-    part = {name: [torch.nn.Parameter(torch.zeros(3))] for name in ("causal", "bidirectional", "theta")}
-    for (parameter,) in part.values():
-        parameter.grad = torch.ones(3)
-    model = SimpleNamespace(alphas=alphas)
-    module = SimpleNamespace(model=model, gradient_norm=torch.tensor(3.0), device=torch.device("cpu"))
-    trainer = SimpleNamespace(
-        global_step=0,
-        log_every_n_steps=1,
-        estimated_stepping_batches=1000,
-        is_global_zero=True,
-        loggers=[EventLogger(folder, name="", version="", default_hp_metric=False)],
-        strategy=SimpleNamespace(reduce=lambda tensor, reduce_op: tensor),
-    )
-    log = UpdateLog()
-    log.parts = part
-    return trainer, module, log
-
-
-def advance(trainer, module, callbacks) -> None:
-    """One update of a stand-in."""
-    optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
-    batch, outputs = SimpleNamespace(samples=[]), {"share": torch.tensor(1.5)}
-    callbacks[0].on_before_optimizer_step(trainer, module, optimizer)
-    trainer.global_step += 1
-    for callback in callbacks:
-        callback.on_train_batch_end(trainer, module, outputs, batch, 0)
 
 
 def test_sixty_curves_of_a_thousand_updates_take_less_than_ten_megabytes(tmp_path):

@@ -1,8 +1,8 @@
 """What TensorBoard says about a run as a whole: which curves share a chart, its settings, and its final scores.
 
 The custom-scalars layout draws all blocks' alpha_k in one chart and alpha_v in another: the paper's Figures 2 and 3 while
-a run trains. The HPARAMS tab has one line a run, whose scores are the last ones logged. The names in both are the same for
-every run, since TensorBoard takes them from whichever run it finds first.
+a run trains. The HPARAMS tab has one line a run, whose scores are the last ones logged. Both are declared alike by every
+run, with alpha or without, since TensorBoard takes them from whichever run it finds first.
 """
 
 from typing import Any
@@ -18,8 +18,8 @@ LAYOUT = {
     "alpha": {
         "alpha_k of each block": ["Multiline", ["^alpha_k/layer_"]],
         "alpha_v of each block": ["Multiline", ["^alpha_v/layer_"]],
-        "alpha_k: mean, lowest, highest": ["Margin", ["alpha_k/mean", "alpha_k/minimum", "alpha_k/maximum"]],
         "alpha_v: mean, lowest, highest": ["Margin", ["alpha_v/mean", "alpha_v/minimum", "alpha_v/maximum"]],
+        "alpha_k: mean, lowest, highest": ["Margin", ["alpha_k/mean", "alpha_k/minimum", "alpha_k/maximum"]],
     },
     "training": {
         "loss": ["Multiline", ["^loss/"]],
@@ -46,17 +46,13 @@ class Overview(Callback):
         definition, start, self.end = hparams(entry, dict.fromkeys(SCORES, 0.0))
         log_text(trainer, "settings", as_table(settings))
         for writer in writers(trainer):
-            writer.add_custom_scalars(_layout(bool(pl_module.model.alphas())))
+            writer.add_custom_scalars(LAYOUT)
             writer.file_writer.add_summary(definition)
             writer.file_writer.add_summary(start)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for writer in writers(trainer):
             writer.file_writer.add_summary(self.end)
-
-
-def _layout(mixes: bool) -> dict[str, dict[str, list]]:
-    return LAYOUT if mixes else {name: charts for name, charts in LAYOUT.items() if name != "alpha"}
 
 
 def settings_of(trainer: Trainer, pl_module: LightningModule) -> dict[str, str | float]:
