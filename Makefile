@@ -48,7 +48,8 @@ lint: $(INSTALLED) ## style and import directions
 	@$(BIN)/lint-imports --no-cache
 
 dashboard: $(INSTALLED) ## TensorBoard on all runs
-	@$(BIN)/tensorboard --logdir runs
+	@echo 'Alpha of all blocks: http://localhost:6006/#custom_scalars&_smoothingWeight=0'
+	@$(BIN)/tensorboard --logdir runs --port 6006
 
 clean: ## remove what builds and tests leave behind (not .venv, not runs)
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis

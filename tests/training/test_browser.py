@@ -1,8 +1,10 @@
 """The dashboard and a run's page in a real browser, at 1280 x 800. The pictures stay in the folder BITUNE_PICTURES, if set."""
 
+import json
 import os
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import torch
@@ -44,7 +46,7 @@ def pictures(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(page, tmp_path_factory) -> Path:
-    """A run of eight blocks that was stopped and resumed, beside a plain one."""
+    """A run of eight blocks that went on from update 6 after it had come to 8, and a plain run."""
     root = tmp_path_factory.mktemp("seen")
     base = save_tiny_base(root / "base")
     config = LlamaConfig.from_pretrained(base)
@@ -53,12 +55,16 @@ def runs(page, tmp_path_factory) -> Path:
     LlamaForCausalLM(config).save_pretrained(base)
     fit = ["fit", *CPU, *SOME, "--trainer.max_epochs", "9", "--trainer.default_root_dir", str(root / "runs")]
     fit += ["--model.base", base, "--model.lr", "0.01", "--trainer.max_steps"]
-    assert main([*fit, str(UPDATES - 4)]) == 0
+    assert main([*fit, "8", f"--trainer.callbacks={KEPT}"]) == 0
     (run,) = (root / "runs" / "categories").iterdir()
-    assert main(["fit", "--resume", str(run), "--trainer.max_steps", str(UPDATES)]) == 0
+    again = ["fit", "--config", str(run / "config.yaml"), "--ckpt_path", str(run / "checkpoints" / "six.ckpt")]
+    assert main([*again, "--trainer.max_steps", str(UPDATES)]) == 0
     assert main([*fit, "2", "--model.method", "plain"]) == 0
-    run.rename(run.with_name("a-bitune"))
-    return root / "runs"
+    return run.rename(run.with_name("a-bitune")).parents[1]
+
+
+KEPT = """[{class_path: lightning.pytorch.callbacks.ModelCheckpoint,
+ init_args: {every_n_train_steps: 6, filename: six, save_top_k: -1}}]"""
 
 
 @pytest.fixture(scope="module")
@@ -67,20 +73,26 @@ def board(runs):
         yield address
 
 
-def test_every_alpha_is_a_curve_of_one_chart(page, board, pictures):
-    """The paper's Figures 2 and 3 while a run trains: 8 blocks, 12 points each although the run was resumed."""
+def test_every_alpha_is_a_curve_of_one_chart(page, board, runs, pictures):
+    """The paper's Figures 2 and 3 while a run trains: 8 blocks, 12 points each although two updates were made twice."""
     page.open(f"{board}#custom_scalars&_smoothingWeight=0")
     page.until(f"{LINES} return lines.slice(0, 2).map((of) => of.length)", [BLOCKS, BLOCKS])
     points = page.ask(f"{LINES} return lines[0].map((line) => line.getAttribute('d').split('L').length)")
     assert points == [UPDATES] * BLOCKS
+    with urlopen(f"{board}data/plugin/scalars/scalars?tag=alpha_v/layer_03&run=categories/a-bitune") as answer:
+        shown = [(step, value) for _, step, value in json.load(answer)]
+    expected = [(e.step, e.value) for e in read(runs / "categories" / "a-bitune").Scalars("alpha_v/layer_03")]
+    assert [step for step, _ in shown] == list(range(1, UPDATES + 1)) and shown == [
+        pytest.approx(point) for point in expected
+    ]
     titles = page.ask(TITLES)
-    assert titles[:2] == ["alpha_k of each block", "alpha_v of each block"] and titles[4:6] == ["loss", "scores"]
+    assert [title[:7] for title in titles[:4]] == ["alpha_k", "alpha_v"] * 2 and titles[4:6] == ["loss", "scores"]
     assert page.ask("return tagged('vz-line-chart2').every((e) => e.getBoundingClientRect().left < 1280)")
     page.picture(pictures / "custom_scalars.png")
 
 
 def test_scalars_are_sorted_by_block(page, board, pictures):
-    page.open(f"{board}#scalars")
+    page.open(f"{board}#scalars&_smoothingWeight=0")
     page.until("return tagged('tf-scalar-card').length > 8", True)
     tags = page.ask("return tagged('tf-scalar-card').map((card) => card.tag)")
     assert [tag for tag in tags if tag.startswith("alpha_k/layer")] == [f"alpha_k/layer_{i:02d}" for i in range(BLOCKS)]

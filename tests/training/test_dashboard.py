@@ -1,5 +1,6 @@
 """What TensorBoard is given: measured on real runs where it can be, on a stand-in of 30 blocks where it must be large."""
 
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -109,7 +110,7 @@ def test_sixty_curves_of_a_thousand_updates_take_less_than_ten_megabytes(tmp_pat
     callbacks[1].on_train_end(trainer, module)
     trainer.loggers[0].finalize("success")
     (file,) = tmp_path.iterdir()
-    assert file.stat().st_size < 3e6  # 2.2 MB; what is asked for is 10
+    assert file.stat().st_size < 3e6  # 2.3 MB; at most 10 are asked for
     events = read(tmp_path)
     curves = [tag for tag in events.Tags()["scalars"] if "/layer_" in tag]
     assert len(curves) == 60 and all(steps(events, tag) == list(range(1, 1001)) for tag in curves)
@@ -178,6 +179,9 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(train, validated, tmp_path, 
     settings["callbacks"].append(CheckpointThenKill(tmp_path / "killed", left, killed_at))
     train(validated, {**common, **settings}, lr=0.01)
     assert steps(read(left), "loss/train") == list(range(1, killed_at + 1))
+    if killed_at > 8:
+        (events,) = left.glob("events.*")
+        os.truncate(events, events.stat().st_size - 7)  # while it wrote
     train(validated, {**common, **logged(left, purge=9)}, lr=0.01, ckpt_path=left / "8.ckpt")
     whole, resumed = read(tmp_path / "whole"), read(left)
     assert whole.Tags() == resumed.Tags()

@@ -18,6 +18,7 @@ LAYOUT = {
     "alpha": {
         "alpha_k of each block": ["Multiline", ["^alpha_k/layer_"]],
         "alpha_v of each block": ["Multiline", ["^alpha_v/layer_"]],
+        # TensorBoard draws charts of this kind in reverse order.
         "alpha_v: mean, lowest, highest": ["Margin", ["alpha_v/mean", "alpha_v/minimum", "alpha_v/maximum"]],
         "alpha_k: mean, lowest, highest": ["Margin", ["alpha_k/mean", "alpha_k/minimum", "alpha_k/maximum"]],
     },
