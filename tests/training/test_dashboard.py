@@ -100,6 +100,15 @@ def test_a_method_without_mixing_has_no_alpha_and_no_map(train, pairs, tmp_path)
     assert "gradient_norm/causal" in tags["scalars"]
 
 
+def test_a_learned_start_token_has_a_gradient_norm_of_its_own(train, pairs, tmp_path):
+    train(pairs, {**logged(tmp_path / "run"), "max_steps": 2}, start_token="<sep>")
+    events = read(tmp_path / "run")
+    parts = ("causal", "bidirectional", "theta", "start_token")
+    squares = np.sum([np.square(values(events, f"gradient_norm/{part}")) for part in parts], axis=0)
+    assert np.sqrt(squares) == pytest.approx(values(events, "gradient_norm/all"), rel=1e-5)
+    assert min(values(events, "gradient_norm/start_token")) > 0
+
+
 def test_sixty_curves_of_a_thousand_updates_take_less_than_ten_megabytes(tmp_path):
     trainer, module, log = stand_in(tmp_path, 30)
     callbacks = [log, AlphaMaps(log)]
