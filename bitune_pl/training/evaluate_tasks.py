@@ -17,7 +17,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.seed import isolate_rng
 
-from bitune_pl.training.callbacks import UpdateLog, log_scalars
+from bitune_pl.training.dashboard.events import log_scalars
+from bitune_pl.training.dashboard.scalars import UpdateLog
 
 
 class EvaluateTasks(Callback):

@@ -15,12 +15,14 @@ from jsonargparse import ArgumentError
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from bitune_pl import __version__
 from bitune_pl.data.datamodule import BituneData
-from bitune_pl.training.callbacks import BestModel, ResumePoint, UpdateLog, ValidateAtEnd
+from bitune_pl.training.callbacks import BestModel, ResumePoint, ValidateAtEnd
 from bitune_pl.training.checkpoints import refuse_disagreements
+from bitune_pl.training.dashboard.callbacks import dashboard
+from bitune_pl.training.dashboard.events import EventLogger
+from bitune_pl.training.dashboard.scalars import UpdateLog
 from bitune_pl.training.evaluate_tasks import EvaluateTasks
 from bitune_pl.training.module import BituneModule, check_precision
 from bitune_pl.training.parsing import one_sentence
@@ -106,7 +108,7 @@ class BituneCLI(LightningCLI):
         _check_length(given, self.config_init.compare_untuned)
         self.run_folder = self._run_folder(Path(given.default_root_dir))
         log = UpdateLog()
-        callbacks = [log, *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
+        callbacks = [*dashboard(log), *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
         callbacks += [UntunedScore()] if self.config_init.compare_untuned else []
         callbacks += [self.config_init.evaluate] if self.config_init.evaluate.tasks else []
         callbacks += self._checkpoints()
@@ -179,13 +181,6 @@ class BituneCLI(LightningCLI):
         again = f"bitune fit --config {self.run_folder}/config.yaml"
         head = f"# bitune_pl {__version__}; all else is at its default. Again: {again}\n"
         (self.run_folder / "config.yaml").write_text(head + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
-
-
-class EventLogger(TensorBoardLogger):
-    """TensorBoard events and nothing else: what was set is in `config.yaml`, not in a second file."""
-
-    def save(self) -> None:
-        self.experiment.flush()
 
 
 def _check_strategy(strategy: Any) -> None:

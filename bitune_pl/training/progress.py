@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
-from bitune_pl.training.callbacks import UpdateLog
+from bitune_pl.training.dashboard.scalars import UpdateLog
 
 LINES = 10  # over a whole run, where there is no terminal
 

@@ -2,10 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bitune_pl.training import callbacks
-from bitune_pl.training.callbacks import BestModel, UpdateLog, alphas
+from bitune_pl.training.callbacks import BestModel
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("min", [3.0, 1.0]), ("max", [3.0, 5.0])])
@@ -36,23 +35,3 @@ def test_without_a_validation_the_last_model_is_kept(monkeypatch, tmp_path):
     trainer = SimpleNamespace(is_global_zero=True, datamodule=None)
     BestModel(tmp_path / "model").on_train_end(trainer, SimpleNamespace(model="last"))
     assert written == ["last"]
-
-
-def test_alphas_are_named_by_layer():
-    model = SimpleNamespace(alphas=lambda: {"alpha_k": torch.tensor([0.25, 0.75])})
-    assert alphas(SimpleNamespace(model=model)) == {
-        "alpha_k/layer_00": 0.25,
-        "alpha_k/layer_01": 0.75,
-        "alpha_k/mean": 0.5,
-    }
-
-
-def test_the_loss_of_an_update_is_added_up_on_any_device():
-    """Fake tensors know their device, so that no GPU is needed."""
-    log, trainer = UpdateLog(), SimpleNamespace(global_step=0)
-    log.on_train_start(trainer, None)
-    with FakeTensorMode():
-        share = torch.zeros((), device="cuda")
-        for _ in range(2):
-            log.on_train_batch_end(trainer, None, {"share": share}, SimpleNamespace(samples=[]), 0)
-        assert log.loss.device.type == "cuda"

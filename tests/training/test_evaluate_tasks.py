@@ -271,7 +271,7 @@ def test_scores_are_logged_on_the_axis_of_updates_and_told(tiny_base, tmp_path, 
 
 
 def test_the_time_of_an_evaluation_is_not_that_of_an_update(train, rows, monkeypatch):
-    from bitune_pl.training.callbacks import UpdateLog
+    from bitune_pl.training.dashboard.scalars import UpdateLog
 
     clock = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])

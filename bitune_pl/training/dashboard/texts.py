@@ -1,0 +1,49 @@
+"""The texts of the dashboard: written as Markdown for TensorBoard, and read back by `bitune report`."""
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A prompt of the validation rows, the model's answer after an update, and the row's own."""
+
+    prompt: str
+    answer: str
+    right_answer: str
+
+    def markdown(self) -> str:
+        """As TensorBoard's text tab shows it; the texts themselves stand indented, so that nothing in them is markup."""
+        names = ("prompt", "answer", "right answer")
+        return "\n\n".join(f"**{name}**\n\n{_indented(text)}" for name, text in zip(names, astuple(self), strict=True))
+
+    @classmethod
+    def read(cls, markdown: str) -> "Answered":
+        """Take back what `markdown` wrote."""
+        parts: list[list[str]] = []
+        for line in markdown.split("\n"):
+            if line.startswith(_INDENT):
+                parts[-1].append(line.removeprefix(_INDENT))
+            elif line.startswith("**"):
+                parts.append([])
+        return cls(*map("\n".join, parts))
+
+
+_INDENT = "    "
+
+
+def _indented(text: str) -> str:
+    return "\n".join(_INDENT + line for line in text.split("\n"))
+
+
+def as_table(settings: Mapping[str, Any]) -> str:
+    """Settings as a Markdown table."""
+    rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in settings.items()]
+    return "\n".join(["| setting | value |", "|---|---|", *rows])
+
+
+def from_table(markdown: str) -> dict[str, str]:
+    """Take back what `as_table` wrote, as texts."""
+    rows = [line.strip("| ").split(" | ", 1) for line in markdown.splitlines()[2:]]
+    return {name: value.replace("&#124;", "|") for name, value in rows}

@@ -1,0 +1,1 @@
+"""`bitune report`: one page of a run that opens anywhere."""
