@@ -4,13 +4,13 @@ import shutil
 
 import pytest
 import torch
-from decoders import DORA_ON_EXPERTS, build, draw, tiny
+from decoders import build, draw, tiny
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from test_known_answers import close, flat
 from torch import nn
 
-from bitune_pl import VARIANTS, Bitune
+from bitune_pl import Bitune
 from bitune_pl.method import three_pass
 from bitune_pl.method.variants import Method
 
@@ -28,13 +28,6 @@ def fresh(base):
     return load_decoder(str(base), torch.float32)
 
 
-@pytest.mark.parametrize("adapter", ["lora", "dora", "ia3", "full", "none"])
-def test_the_same_logits_come_back(family, adapter, tmp_path):
-    if (family, adapter) in DORA_ON_EXPERTS:
-        pytest.skip("PEFT has no DoRA for experts")
-    round_trip(family, "bitune", adapter, tmp_path)
-
-
 def test_full_copies_of_some_layers_come_back(tmp_path):
     model = build("llama", "bitune", "full", adapter_settings={"target_modules": ["q_proj", "mlp.down_proj"]})
     model.save_pretrained(tmp_path / "model")
@@ -43,22 +36,12 @@ def test_full_copies_of_some_layers_come_back(tmp_path):
     assert torch.equal(flat(again.answer_logits(draw())), flat(model.answer_logits(draw())))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_same_logits_come_back_for_each_variant(variant, tmp_path):
-    round_trip("llama", variant, "lora", tmp_path)
-
-
-def round_trip(family, variant, adapter, tmp_path):
-    model = build(family, variant, adapter)
-    expected = model.answer_logits(draw())
+def test_a_decoder_as_pretrained_comes_back(tmp_path):
+    model = build("llama", "plain", "none")
     model.save_pretrained(tmp_path / "model")
     torch.manual_seed(0)
-    again = Bitune.from_pretrained(tmp_path / "model", tiny(family))
-    assert (again.method, again.adapter, again.theta_init) == (model.method, model.adapter, model.theta_init)
-    assert {n for n, p in again.named_parameters() if p.requires_grad} == {
-        n for n, p in model.named_parameters() if p.requires_grad
-    }
-    assert torch.equal(flat(again.answer_logits(draw())), flat(expected))
+    again = Bitune.from_pretrained(tmp_path / "model", tiny("llama"))
+    assert torch.equal(flat(again.answer_logits(draw())), flat(model.answer_logits(draw())))
 
 
 @pytest.mark.parametrize("given", [None, torch.bfloat16])
