@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import LongTensor, Tensor
 from transformers import PreTrainedModel
 
 from ..sample import Sample
@@ -25,14 +25,20 @@ LENGTHS = ((13, (4,)), (7, (6, 2)), (1, (3,)))
 class Subject:
     """Puts the method on a decoder, which it takes over, and draws all that is trained."""
 
-    def __init__(self, decoder: PreTrainedModel, method: str | Method, adapter: str):
+    def __init__(self, decoder: PreTrainedModel, method: str | Method, adapter: str, **settings):
         self.base = copy.deepcopy(decoder)
-        self.model = Bitune.build(decoder, method, adapter).eval()
+        self.model = Bitune.build(decoder, method, adapter, **settings).eval()
         generator = torch.Generator().manual_seed(2)
         draw(self.owned.values(), 0.3, generator)
         shuffle([theta for theta in (self.model.theta_k, self.model.theta_v) if theta is not None], generator)
         ids = lambda n: torch.randint(3, decoder.get_input_embeddings().weight.shape[0], (n,), generator=generator)  # noqa: E731
-        self.samples = [Sample(ids(prompt), [ids(n) for n in answers]) for prompt, answers in LENGTHS]
+        self.samples = [Sample(self._ended(ids(prompt)), [ids(n) for n in answers]) for prompt, answers in LENGTHS]
+
+    def _ended(self, prompt: LongTensor) -> LongTensor:
+        """A prompt whose last token is the start token, where that is a new one."""
+        if self.model.start_token_id is not None:
+            prompt[-1] = self.model.start_token_id
+        return prompt
 
     @property
     def owned(self) -> dict[str, torch.nn.Parameter]:

@@ -6,6 +6,7 @@ file prints the table. The exit status is 1 if anything fails.
 
 import time
 import warnings
+from pathlib import Path
 
 from bitune_pl.arguments import Arguments
 from bitune_pl.method.variants import VARIANTS, name_of, resolve
@@ -16,7 +17,8 @@ ADAPTERS = ("lora", "dora", "ia3", "full", "none")
 def main(argv: list[str]) -> int:
     """Climb the ladder and print a table; returns the exit status."""
     args = _parser().parse_args(argv)
-    method = resolve(args.method)
+    asked = _settings(args)
+    base, adapter, method = asked.pop("base"), asked.pop("adapter"), resolve(asked.pop("method"))
 
     from transformers.utils import logging
 
@@ -28,9 +30,9 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity_error()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what transformers deprecates is no part of the answer
-        subject = Subject(_copy(load_config(args.base), args.base), method, args.adapter)
+        subject = Subject(_copy(load_config(base), base), method, adapter, **asked)
         trained = len(subject.trained)
-        print(f"method {name_of(method)}, adapter {args.adapter}, {trained} trained tensors\n\n{_HEAD}", flush=True)
+        print(f"method {name_of(method)}, adapter {adapter}, {trained} trained tensors\n\n{_HEAD}", flush=True)
         ladder = rungs(method, bool(trained))
         passed = sum(_climb(rung, subject) for rung in ladder)
     print(f"\n{passed} of {len(ladder)} passed in {time.perf_counter() - start:.1f} s")
@@ -42,14 +44,43 @@ def _parser() -> Arguments:
         "verify", "Prove the method on a small random copy of a decoder, for which its configuration is enough."
     )
     parser.add_argument(
+        "--config", metavar="FILE", help="take them all, and the adapter's settings, from a config of fit"
+    )
+    parser.add_argument(
         "--base",
-        default="smollm2",
         metavar="NAME",
         help="hub id, folder (config.json is enough), .gguf file, smollm2 (the default), gemma3-270m",
     )
-    parser.add_argument("--method", default="bitune", metavar="NAME", help=f"{', '.join(VARIANTS)} (bitune)")
-    parser.add_argument("--adapter", default="lora", choices=ADAPTERS, help="what the trained weights are (lora)")
+    parser.add_argument("--method", metavar="NAME", help=f"{', '.join(VARIANTS)} (bitune)")
+    parser.add_argument("--adapter", choices=ADAPTERS, help="what the trained weights are (lora)")
     return parser
+
+
+TAKEN = {
+    "base": "smollm2", "method": "bitune", "adapter": "lora", "adapter_settings": None, "paper_targets": False,
+    "start_token": None,
+}  # fmt: skip
+"""What of a config's `model` is proven, and what it is where neither config nor command line says."""
+
+
+def _settings(args) -> dict:
+    """What is asked for: the command line, else the config, else the default.
+
+    Raises:
+        FileNotFoundError, ValueError: if the config cannot be read.
+    """
+    import yaml
+
+    said: dict = {}
+    if args.config is not None:
+        if not Path(args.config).is_file():
+            raise FileNotFoundError(f"There is no config {args.config}; check the path.")
+        try:
+            said = (yaml.safe_load(Path(args.config).read_text(encoding="utf-8")) or {}).get("model") or {}
+        except (yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
+            raise ValueError(f"{args.config} is no config of `bitune fit` ({' '.join(str(error).split())}).") from None
+    typed = {name: value for name, value in vars(args).items() if name in TAKEN and value is not None}
+    return TAKEN | {name: value for name, value in said.items() if name in TAKEN} | typed
 
 
 def _copy(config, base: str):

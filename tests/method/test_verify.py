@@ -218,3 +218,18 @@ def test_help_needs_no_torch():
     code = "import sys; from bitune_pl.method.verify import _parser; _parser(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_what_a_config_says_is_proven(verify, tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text('model: {base: elsewhere, adapter: dora, adapter_settings: {r: 4}, start_token: "<sep>", lr: 1.0}\n')
+    status, text = verify(of("llama"), "--config", str(config), "--method", "only_causal")
+    assert status == 0 and "method only_causal, adapter dora" in text, text
+
+
+@pytest.mark.parametrize("text, why", [("[", "is no config"), ("- a", "is no config"), (None, "There is no config")])
+def test_a_config_that_is_none(verify, tmp_path, text, why):
+    if text is not None:
+        (tmp_path / "mine.yaml").write_text(text)
+    status, said = verify(of("llama"), "--config", str(tmp_path / "mine.yaml"))
+    assert status == 2 and why in said
