@@ -77,6 +77,8 @@ def _check(args: Namespace, grid: Grid) -> None:
     local = sorted({source for source in sources if "{root}" in source})
     if local and not args.root and not args.dry_run:
         raise ValueError(f"This profile reads {local[0].replace('{root}', 'FOLDER')}: give --data.root FOLDER.")
+    if wrong := [pair for pair in args.slurm if "=" not in pair]:
+        raise ValueError(f"--slurm takes NAME=VALUE, such as partition=gpu, not {wrong[0]!r}.")
     if args.launcher == "slurm":
         from bitune_pl.reproduction.launch import check_slurm
 
@@ -119,7 +121,8 @@ def _table(grid: Grid, out: Path) -> str:
     """The table as text; it is also written in other forms."""
     from bitune_pl.reproduction import table  # reads cells, and knows the published numbers
 
-    return table.write(out / grid.table / grid.profile, out / "tables" / f"{grid.table}-{grid.profile}")
+    text = table.write(out / grid.table / grid.profile, out / "tables", grid.all_seeds)
+    return f"\n{text}\nThe table is in {out / 'tables'} too, as txt, md, csv, tex and html."
 
 
 def _gpus() -> int:

@@ -4,8 +4,8 @@
     evaluation   2 x parameters x tokens, all choices of a question after one reading of its prompt
 
 over a speed: that of the finished cells of the profile where there are some, else a figure of the profile's. Memory is
-the base in bfloat16, 16 bytes for each trained weight, and the activations of a micro-batch. Rough: times are right
-within a factor of two at best.
+the base in bfloat16, 16 bytes for each trained weight, and the activations of a micro-batch. Rough: right within a
+factor of two at best.
 """
 
 import statistics
@@ -54,8 +54,8 @@ class Costs:
         """GB at the peak."""
         model, facts = run.settings["model"], self._facts(run)
         trained = self._trained(model, facts)
-        tokens = self._update_tokens(run) / max(1, run.settings.get("trainer", {}).get("accumulate_grad_batches", 1))
-        activations = 40 * tokens * facts["layers"] * facts["width"]
+        tokens = self._batch_tokens(run)
+        activations = tokens * (100 * facts["layers"] * facts["width"] + 8 * facts["vocabulary"])
         return self.memory_factor * (PROCESS + (2 * facts["parameters"] + 16 * trained + activations) / 1e9)
 
     def operations(self, run: Run) -> float:
@@ -82,6 +82,13 @@ class Costs:
         settings, size = run.settings, self._size(run.settings["data"]["source"])
         rows = settings["data"]["batch_size"] * settings["trainer"].get("accumulate_grad_batches", 1)
         return rows * (size["prompt"] * _readings(run) + size["answer"])
+
+    def _batch_tokens(self, run: Run) -> float:
+        """Of a micro-batch: the mean, and at least one longest row."""
+        if not run.trains:
+            return 0
+        mean = self._update_tokens(run) / run.settings["trainer"].get("accumulate_grad_batches", 1)
+        return max(mean, run.settings["data"].get("max_length", 512) * _readings(run))
 
     def _task_tokens(self, task: str, limit: int | None, run: Run) -> float:
         size = self._size(task)

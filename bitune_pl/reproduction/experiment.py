@@ -102,8 +102,7 @@ class Grid:
 
     def cells(self, rates: Mapping[str, float | None]) -> list[Cell]:
         """All cells. `rates` has the winner of each search that is over; a cell without its winner says what it waits for."""
-        table, profile = read(self.table), self.common["profiles"][self.profile]
-        seeds = self.seeds or table.get("seeds", {}).get(self.profile) or profile["seeds"]
+        table, seeds = read(self.table), self.all_seeds
         methods = [m for m in table["methods"] if self.methods is None or m in self.methods]
         made = []
         for model in self.models or table["models"][self.profile]:
@@ -112,6 +111,12 @@ class Grid:
                 for seed in seeds if trains or self._latency else seeds[:1]:
                     made.append(self._cell(model, method, seed, rates))
         return made
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """Those that were asked for, or the table's, or the profile's."""
+        said = self.seeds or read(self.table).get("seeds", {}).get(self.profile)
+        return list(said or self.common["profiles"][self.profile]["seeds"])
 
     def searches(self) -> dict[str, list[Cell]]:
         """The cells of each search that some cell waits for, by the search's name."""
@@ -207,7 +212,7 @@ def _digest(said: Any) -> str:
 def _one_of(name: str, known: Iterable[str], what: str) -> str:
     if name in (known := list(known)):
         return name
-    near = get_close_matches(name, known, n=1)
-    raise ValueError(
-        f"There is no {what} {name!r}{f'; did you mean {near[0]}?' if near else '.'} There are {', '.join(known)}."
-    )
+    lower = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), lower, n=1)
+    hint = f"; did you mean {lower[near[0]]}?" if near else "."
+    raise ValueError(f"There is no {what} {name!r}{hint} There are {', '.join(known)}.")

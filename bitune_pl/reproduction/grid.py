@@ -12,9 +12,9 @@ from typing import Any
 
 from bitune_pl.reproduction import places
 from bitune_pl.reproduction.experiment import Cell, Grid, Run
+from bitune_pl.reproduction.job import BUSY, Job
 from bitune_pl.reproduction.launch import reason
 from bitune_pl.reproduction.places import Places
-from bitune_pl.reproduction.work import BUSY, Job
 
 Record = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """Where runs happen: in processes of this machine, or as jobs of a SLURM cluster through submitit.
 
 Both give each run a process of its own and yield it with its exit status as soon as it ends. Which runs there are, and
-what comes of their records, is the business of `grid`; what a run does is in `work`.
+what comes of their records, is the business of `grid`; what a run does is in `work`, which is not imported here: it is heavy.
 """
 
 import os
@@ -15,8 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from bitune_pl.reproduction import work
-from bitune_pl.reproduction.work import Job
+from bitune_pl.reproduction.job import Job, do, own_process
 
 Ended = tuple[Job, int]
 
@@ -34,7 +33,7 @@ class Local:
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[Ended]:
         context = get_context("forkserver")
-        context.set_forkserver_preload([work.__name__])
+        context.set_forkserver_preload(["bitune_pl.reproduction.work"])
         free: SimpleQueue[int] = SimpleQueue()
         for slot in range(self.slots):
             free.put(slot)
@@ -52,7 +51,7 @@ class Local:
     def _one(self, context, job: Job, free: SimpleQueue) -> Ended:
         slot = free.get()
         try:
-            process = context.Process(target=work.main, args=(self._in_slot(job, slot),))
+            process = context.Process(target=own_process, args=(self._in_slot(job, slot),))
             process.start()
             self.running.add(process)
             process.join()
@@ -82,7 +81,7 @@ class Slurm:
         own = {"timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node"}
         said = {name if name in own else f"slurm_{name}": value for name, value in self.options.items()}
         executor.update_parameters(name="bitune", slurm_array_parallelism=self.slots, **said)
-        submitted = executor.map_array(work.do, [replace(job, folder=job.folder.absolute()) for job in jobs])
+        submitted = executor.map_array(do, [replace(job, folder=job.folder.absolute()) for job in jobs])
         of = {id(handle): job for handle, job in zip(submitted, jobs, strict=True)}
         for handle in submitit.helpers.as_completed(submitted):
             yield of[id(handle)], _status(handle)

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import parent_process
 from pathlib import Path
@@ -26,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from bitune_pl.evaluation import catalogue, evaluate, harness
 from bitune_pl.reproduction import places, readings
-from bitune_pl.reproduction.experiment import Run
+from bitune_pl.reproduction.job import BUSY, Job
 from bitune_pl.reproduction.latency import measure
 from bitune_pl.reproduction.places import Places
 from bitune_pl.reproduction.tiny import tiny_decoders
@@ -34,27 +33,6 @@ from bitune_pl.training import commands
 from bitune_pl.training.run_folder import last_checkpoint
 
 IMPORTED = catalogue, harness  # here and not for each run: processes are forked from one that has imported this file
-BUSY = 75  # exit status of a process that found the run in the hands of another
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run and where it happens.
-
-    Args:
-        folder: of the grid.
-        root: folder of local data, None for the hub.
-        patient: wait for another process that is at the same training, rather than leave.
-        threads: of the CPU; None leaves what is set.
-        gpu: which one; None leaves what is visible.
-    """
-
-    run: Run
-    folder: Path
-    root: str | None = None
-    patient: bool = True
-    threads: int | None = None
-    gpu: int | None = None
 
 
 def main(job: Job) -> None:
