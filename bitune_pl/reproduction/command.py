@@ -25,7 +25,10 @@ def main(argv: list[str]) -> int:
     if args.dry_run:
         print(_dry_run(grid, args))
         return 0
-    records = _runner(args, gpus).table(grid)
+    try:
+        records = _runner(args, gpus).table(grid)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Stopped. What is finished is kept; the same command goes on from there.") from None
     print(_table(grid, Path(args.out)))
     failed = [record for record in records if record["status"] != "done"]
     if failed:
