@@ -29,7 +29,7 @@ def _write(folder: Path) -> None:
         config = AutoConfig.for_model(
             family, vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=1024,
-            bos_token_id=0, eos_token_id=1, pad_token_id=1, initializer_range=0.1,
+            bos_token_id=0, eos_token_id=1, pad_token_id=1, initializer_range=0.25,
         )  # fmt: skip
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

@@ -52,8 +52,8 @@ def test_a_run_is_trained_evaluated_and_recorded(tmp_path):
     assert (record["updates"], record["lr"], record["resumed"]) == (6, 3e-3, False)
     assert record["train_seconds"] > 0 and record["evaluate_seconds"] > 0 and record["peak_memory_gb"] > 0.1
     right = record["right"]["categories"]
-    assert len(right) == record["scores"]["categories"]["n"] == 20
-    assert record["scores"]["categories"]["acc"] == pytest.approx(sum(right) / 20)
+    assert len(right) == record["scores"]["categories"]["n"] == 100
+    assert record["scores"]["categories"]["acc"] == pytest.approx(sum(right) / 100)
     alpha = record["alpha"]
     assert alpha["updates"] == [1, 2, 3, 4, 5, 6] and len(alpha["alpha_k"]) == len(alpha["alpha_v"]) == 2
     assert alpha["alpha_k_mean"][-1] == pytest.approx(sum(alpha["alpha_k"]) / 2, abs=2e-6)
@@ -181,4 +181,4 @@ def test_runs_are_sent_to_slurm_or_submitits_own_processes(tmp_path):
     send = Slurm(tmp_path / "slurm", 2, {"timeout_min": 5}, cluster)
     ((job, status),) = send([Job(run, tmp_path)])
     assert status == 0 and job.run == run
-    assert json.loads(Places(tmp_path).part(run).read_text())["scores"]["categories"]["n"] == 20
+    assert json.loads(Places(tmp_path).part(run).read_text())["scores"]["categories"]["n"] == 100
