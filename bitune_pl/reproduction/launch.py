@@ -6,6 +6,9 @@ what comes of their records, is the business of `grid`; what a run does is in `w
 
 import os
 import signal
+import subprocess
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -18,6 +21,10 @@ from typing import Any
 from bitune_pl.reproduction.job import Job, do, own_process
 
 Ended = tuple[Job, int]
+POLL, GRACE = (
+    2.0,
+    10,
+)  # seconds between looks at a cluster's queue, and looks after which a job that left it is given up
 
 
 @dataclass
@@ -82,9 +89,33 @@ class Slurm:
         said = {name if name in own else f"slurm_{name}": value for name, value in self.options.items()}
         executor.update_parameters(name="bitune", slurm_array_parallelism=self.slots, **said)
         submitted = executor.map_array(do, [replace(job, folder=job.folder.absolute()) for job in jobs])
-        of = {id(handle): job for handle, job in zip(submitted, jobs, strict=True)}
-        for handle in submitit.helpers.as_completed(submitted):
-            yield of[id(handle)], _status(handle)
+        of = {handle.job_id: job for handle, job in zip(submitted, jobs, strict=True)}
+        for handle, status in self._over(submitted):
+            yield of[handle.job_id], status
+
+    def _over(self, pending: list) -> Iterator[tuple[Any, int]]:
+        """Jobs with their status as they end. One that has left the queue for a while without a result was killed:
+        submitit would wait for it for ever where the cluster keeps no accounts."""
+        missed: Counter[str] = Counter()
+        while pending:
+            queued, waiting = self._queued(), []
+            for handle in pending:
+                missed[handle.job_id] += queued is not None and handle.job_id not in queued
+                if handle.done():
+                    yield handle, _status(handle)
+                elif missed[handle.job_id] > GRACE:
+                    yield handle, 1
+                else:
+                    waiting.append(handle)
+            pending = waiting
+            time.sleep(POLL if pending else 0)
+
+    def _queued(self) -> set[str] | None:
+        """Ids of the jobs in the queue; None where it cannot be asked."""
+        if self.cluster != "slurm":
+            return None
+        said = subprocess.run(["squeue", "--noheader", "--array", "--format=%i"], capture_output=True, text=True)
+        return set(said.stdout.split()) if said.returncode == 0 else None
 
 
 def check_slurm() -> None:

@@ -15,9 +15,9 @@ import torch
 import yaml
 
 from bitune_pl.cli import main
-from bitune_pl.reproduction import places, work
+from bitune_pl.reproduction import launch, places, work
 from bitune_pl.reproduction.experiment import Grid, Run
-from bitune_pl.reproduction.job import Job
+from bitune_pl.reproduction.job import BUSY, Job
 from bitune_pl.reproduction.launch import Slurm
 from bitune_pl.reproduction.places import Places
 
@@ -171,6 +171,32 @@ def test_g01_a_killed_grid_goes_on_and_repeats_nothing(tmp_path, capsys):
     assert main(["reproduce", *SMALL, "--out", "whole"]) == 0
     assert scores(Path("killed")) == scores(Path("whole"))
     assert killed.replace("killed", "whole") == capsys.readouterr().out.split("\n\n", 1)[1]
+
+
+class Sent:
+    """A job of submitit that ends after some looks, or never."""
+
+    def __init__(self, job_id: str, looks: int | None, result: int = 0):
+        self.job_id, self.looks, self.answer = job_id, looks, result
+
+    def done(self) -> bool:
+        self.looks = None if self.looks is None else self.looks - 1
+        return self.looks is not None and self.looks < 0
+
+    def exception(self):
+        return None
+
+    def result(self) -> int:
+        return self.answer
+
+
+def test_a_job_that_left_the_queue_without_a_result_is_given_up(monkeypatch, tmp_path):
+    """Seen on a cluster without accounts: a job whose process was killed is never said to be over."""
+    monkeypatch.setattr(launch, "POLL", 0.0)
+    send = Slurm(tmp_path)
+    monkeypatch.setattr(send, "_queued", lambda: {"1_2"})
+    sent = [Sent("1_0", None), Sent("1_1", 3), Sent("1_2", 2 * launch.GRACE, result=BUSY)]
+    assert [(handle.job_id, status) for handle, status in send._over(sent)] == [("1_1", 0), ("1_0", 1), ("1_2", BUSY)]
 
 
 @pytest.mark.slow
