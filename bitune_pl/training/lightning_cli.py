@@ -174,7 +174,7 @@ class BituneCLI(LightningCLI):
         config.pop("config", None)
         for name in ("ckpt_path", "resume"):
             config.pop(name, None)
-        kept = yaml.safe_load(self.parser.dump(config, skip_default=True)) or {}
+        kept = yaml.safe_load(self.parser.dump(config, skip_default=True, skip_unset=False)) or {}
         kept.setdefault("seed_everything", config.seed_everything)
         kept.setdefault("model", {}).setdefault("base", config.model.base)
         kept.setdefault("data", {}).setdefault("source", config.data.source)

@@ -67,6 +67,16 @@ def test_the_saved_config_makes_the_same_run_again(fit, tmp_path):
     assert (run / "config.yaml").read_text().splitlines()[1:] == (again / "config.yaml").read_text().splitlines()[1:]
 
 
+def test_a_null_that_is_no_default_is_kept(fit, tmp_path):
+    """Without it a run that validates every so many batches could not be resumed."""
+    seldom = ["--trainer.check_val_every_n_epoch", "null", "--trainer.val_check_interval", "1000"]
+    fit("--trainer.max_steps", "1", *seldom)
+    run = only_run(tmp_path)
+    expected = {"accelerator": "cpu", "max_steps": 1, "check_val_every_n_epoch": None, "val_check_interval": 1000}
+    assert yaml.safe_load((run / "config.yaml").read_text())["trainer"] == expected
+    fit("--resume", str(run), "--trainer.max_steps", "2")
+
+
 def test_no_run_stops_because_another_left_files(fit, tmp_path):
     """G01: three seeds and one of them twice, the last without a logger; five folders, each with its own config."""
     for args in (["1"], ["2"], ["3"], ["3"], ["3", "--trainer.logger", "false"]):

@@ -1,0 +1,143 @@
+"""Where a grid keeps things, and records that are written once and whole.
+
+FOLDER/<table>/<profile>/<model>--<method>--<seed>.json   cells: what tables and figures read
+FOLDER/learning_rate/<profile>/...                        cells of the searches
+FOLDER/parts/<key>.json                                   what each run gave; cells are put together from these
+FOLDER/runs/<training>/                                   folders of `bitune fit`, one for each training
+FOLDER/logs/<key>.log                                     what each run said
+FOLDER/decoders/                                          tiny decoders of the smoke profile
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitune_pl.reproduction.experiment import Cell, Run, slug
+
+
+@dataclass(frozen=True)
+class Places:
+    """The files of a grid below its folder."""
+
+    folder: Path
+
+    def cell(self, cell: Cell) -> Path:
+        return self.folder / cell.table / cell.profile / f"{cell.name}.json"
+
+    def cells(self, table: str, profile: str) -> Path:
+        return self.folder / table / profile
+
+    def part(self, run: Run) -> Path:
+        return self.folder / "parts" / f"{run.key}.json"
+
+    def log(self, run: Run) -> Path:
+        return self.folder / "logs" / f"{run.key}.log"
+
+    def lock(self, run: Run) -> Path:
+        """One for all that needs the same training, so that no two processes do it."""
+        return self.folder / "locks" / f"{run.training}.lock"
+
+    def training(self, run: Run) -> Path:
+        said = run.settings["model"]
+        variant = "-".join(str(said[name]) for name in ("method", "adapter") if name in said)
+        return self.folder / "runs" / f"{slug(Path(said['base']).name)}-{variant}-{run.training}"
+
+    @property
+    def decoders(self) -> Path:
+        return self.folder / "decoders"
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write JSON, a field a line, beside its place and move it there, so that nobody sees half of it."""
+    text = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in record.items())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", suffix=".new", delete=False) as file:
+        file.write(f"{{\n{text}\n}}\n")
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A record, or None where there is none.
+
+    Raises:
+        ValueError: if the file is no record.
+    """
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} is not a record of a cell ({error}): remove it, and it is made again.") from None
+
+
+def finished(path: Path, key: str) -> dict[str, Any] | None:
+    """The record at a place, if it is of that key and done."""
+    record = read(path)
+    return record if record and record["status"] == "done" and record.get("key") == key else None
+
+
+def set_aside_stale(path: Path, key: str) -> str | None:
+    """Move a record of other settings out of the way; returns what to say about it."""
+    record = read(path)
+    if record is None or record.get("key") == key:
+        return None
+    aside = path.with_name(f"{path.name}.{record.get('key', 'unknown')}.old")
+    os.replace(path, aside)
+    return (
+        f"{path.name} was recorded with other settings: it is done again, and the old record is kept as {aside.name}."
+    )
+
+
+def finished_elsewhere(folder: Path) -> dict[str, dict[str, Any]]:
+    """Finished cells of another grid, by key, whatever their table.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder} to take finished cells from.")
+    records = (read(path) for path in sorted(folder.glob("*/*/*.json")))
+    return {
+        record["key"]: record for record in records if record and record.get("status") == "done" and "key" in record
+    }
+
+
+def cell_record(cell: Cell, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The record of a cell from those of its runs, in their order; failed if one of them failed."""
+    parts = list(parts)
+    named = {
+        "table": cell.table,
+        "profile": cell.profile,
+        "model": cell.model,
+        "method": cell.method,
+        "seed": cell.seed,
+    }
+    errors = [part["error"] for part in parts if part["status"] != "done"]
+    head = named | {"status": "failed" if errors else "done", "error": " ".join(errors) or None, "key": cell.key}
+    return head | {"settings": _settings(cell)} | _together(parts)
+
+
+def _settings(cell: Cell) -> dict[str, Any]:
+    return cell.runs[0].settings if len(cell.runs) == 1 else {"runs": [run.settings for run in cell.runs]}
+
+
+SUMS = ("updates", "train_seconds", "evaluate_seconds")
+MAPPINGS = ("scores", "right", "prompt_hash", "versions")
+SINGLE = ("run", "lr", "trained_parameters", "loss_validation", "alpha", "latency", "resumed")
+
+
+def _together(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Times added up, scores side by side, the highest memory; what only one run can have is null where there are more."""
+    said: dict[str, Any] = {name: sum(part.get(name) or 0 for part in parts) for name in SUMS}
+    said["peak_memory_gb"] = max((part.get("peak_memory_gb") or 0.0 for part in parts), default=0.0)
+    for name in MAPPINGS:
+        said[name] = {key: value for part in parts for key, value in (part.get(name) or {}).items()}
+    for name in SINGLE:
+        values = [part.get(name) for part in parts]
+        said[name] = values[0] if values and all(value == values[0] for value in values) else None
+    return said
