@@ -41,11 +41,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "draw a figure of the paper from runs:  figure alpha|blocks|attention|samples --run FOLDER",
     ),
     "reproduce": (
-        "bitune_pl.reproduction.command:main",
+        "bitune_pl.reproduction.runner.command:main",
         "a table of the paper, from runs to verdict:  reproduce table1 --profile smoke",
     ),
     "table": (
-        "bitune_pl.reproduction.table:main",
+        "bitune_pl.reproduction.tables.table:main",
         "one of the paper's tables from the cells of a grid:  table FOLDER --out DIR",
     ),
     "report": ("bitune_pl.training.report.command:main", "one page of a run, curves and alpha included:  RUN"),

@@ -222,7 +222,9 @@ def test_help_needs_no_torch():
 
 def test_what_a_config_says_is_proven(verify, tmp_path):
     config = tmp_path / "mine.yaml"
-    config.write_text('model: {base: elsewhere, adapter: dora, adapter_settings: {r: 4}, start_token: "<sep>", lr: 1.0}\n')
+    config.write_text(
+        'model: {base: elsewhere, adapter: dora, adapter_settings: {r: 4}, start_token: "<sep>", lr: 1.0}\n'
+    )
     status, text = verify(of("llama"), "--config", str(config), "--method", "only_causal")
     assert status == 0 and "method only_causal, adapter dora" in text, text
 

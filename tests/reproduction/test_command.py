@@ -7,9 +7,9 @@ import pytest
 import test_grid
 
 from bitune_pl.cli import main
-from bitune_pl.reproduction import command, launch
-from bitune_pl.reproduction.estimate import Costs
-from bitune_pl.reproduction.experiment import Grid, read, tables
+from bitune_pl.reproduction.runner import command, launch
+from bitune_pl.reproduction.runner.estimate import Costs
+from bitune_pl.reproduction.runner.experiment import Grid, read, tables
 
 
 @pytest.fixture(autouse=True)

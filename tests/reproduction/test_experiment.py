@@ -6,7 +6,7 @@ import pytest
 import yaml
 from places import ROOT
 
-from bitune_pl.reproduction.experiment import PROFILES, SEARCH, Grid, read, slug, tables
+from bitune_pl.reproduction.runner.experiment import PROFILES, SEARCH, Grid, read, slug, tables
 
 PAPER_MODELS = {
     "Gemma-2B": "gemma2b", "Gemma-7B": "gemma7b", "Llama2-7B": "llama2_7b", "Llama3-8B": "llama3_8b", "Phi-2": "phi2",

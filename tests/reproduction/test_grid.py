@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from bitune_pl.reproduction import places
-from bitune_pl.reproduction.experiment import Grid
-from bitune_pl.reproduction.grid import Runner
-from bitune_pl.reproduction.job import BUSY, Job
-from bitune_pl.reproduction.places import Places
+from bitune_pl.reproduction.runner import places
+from bitune_pl.reproduction.runner.experiment import Grid
+from bitune_pl.reproduction.runner.grid import Runner
+from bitune_pl.reproduction.runner.job import BUSY, Job
+from bitune_pl.reproduction.runner.places import Places
 
 LOSSES = {1e-4: 2.0, 3e-4: 1.5, 1e-3: 1.7, 3e-3: float("nan")}
 
@@ -172,7 +172,7 @@ def test_finished_cells_of_another_grid_are_taken_over_only_if_asked(tmp_path):
 
 def test_two_processes_never_train_the_same(tmp_path):
     """A job whose training is locked elsewhere leaves at once, and does nothing."""
-    from bitune_pl.reproduction import work
+    from bitune_pl.reproduction.runner import work
 
     run = GRID.cells({"tiny-llama--lora-categories": 1e-3})[-1].runs[0]
     lock = Places(tmp_path).lock(run)

@@ -6,11 +6,11 @@ from html.parser import HTMLParser
 import pytest
 from made_cells import cell, failed
 
-from bitune_pl.reproduction import page_plots
-from bitune_pl.reproduction.page import page
-from bitune_pl.reproduction.published import PAPER
-from bitune_pl.reproduction.table_cells import parse
-from bitune_pl.reproduction.table_rows import rows
+from bitune_pl.reproduction.tables import plots
+from bitune_pl.reproduction.tables.cells import parse
+from bitune_pl.reproduction.tables.page import page
+from bitune_pl.reproduction.tables.published import PAPER
+from bitune_pl.reproduction.tables.rows import rows
 
 VOID = {"meta", "br", "hr", "img", "link"}
 
@@ -100,11 +100,9 @@ def test_the_plot_has_a_bar_for_each_mean_and_a_point_for_each_gain(made, read):
 
 
 def test_the_plot_takes_the_pages_colours(text, made):
-    svg = page_plots.plot(made)
+    svg = plots.plot(made)
     assert "#0102" not in svg and "#000000" not in svg and "#ffffff" not in svg.lower()
-    used = {f"--m{page_plots.colour(made, row.method)}" for row in made if row.done} | set(
-        page_plots.VARIABLES.values()
-    )
+    used = {f"--m{plots.colour(made, row.method)}" for row in made if row.done} | set(plots.VARIABLES.values())
     assert all(f"var({name})" in svg for name in used)
     head = text[: text.index("</style>")]
     assert all(head.count(f"{name}:") == 2 for name in used), "one for light pages, one for dark ones"
@@ -122,7 +120,7 @@ def test_methods_of_a_table_can_be_told_apart():
     for name, table in PAPER["tables"].items():
         methods = next(iter(table["rows"].values()))
         said = rows([parse(cell(method, table=name, tasks=("piqa",), n=4)) for method in methods])
-        assert len({page_plots.colour(said, method) for method in methods}) == len(methods), name
+        assert len({plots.colour(said, method) for method in methods}) == len(methods), name
 
 
 def test_the_page_says_what_differs_in_the_paper(read):

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 from places import SHARED
 
-from bitune_pl.reproduction.published import PAPER, as_cells, paper_model, paper_scores, paper_task
+from bitune_pl.reproduction.tables.published import PAPER, as_cells, paper_model, paper_scores, paper_task
 
 TRANSCRIPTION = SHARED / "paper" / "tables.json"
 AVERAGES = {"Acc.", "Avg. Acc", "Avg. Acc.", "Avg."}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitune_pl.evaluation.paired import paired_gain as gain_of_one_seed
-from bitune_pl.reproduction.statistics import bootstrap, paired_gain, prediction_half_width, summarise
+from bitune_pl.reproduction.tables.statistics import bootstrap, paired_gain, prediction_half_width, summarise
 
 
 def test_three_seeds_have_a_sample_deviation():

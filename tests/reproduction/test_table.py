@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from made_cells import TASKS, cell, failed, put
 
 from bitune_pl.cli import main
-from bitune_pl.reproduction import table_text
-from bitune_pl.reproduction.table import FORMATS, rows_of, write
-from bitune_pl.reproduction.table_cells import parse
-from bitune_pl.reproduction.table_rows import rows
+from bitune_pl.reproduction.tables import formats
+from bitune_pl.reproduction.tables.cells import parse
+from bitune_pl.reproduction.tables.rows import rows
+from bitune_pl.reproduction.tables.table import FORMATS, rows_of, write
 
 
 def made(*records, seeds=None):
@@ -39,17 +39,17 @@ def three(method="LoRA", **said):
 def test_the_same_numbers_in_every_format():
     """H10: mean, sample deviation and n; the same in terminal, Markdown, LaTeX and CSV."""
     said = list(made(*three()).values())
-    for text in (table_text.terminal(said), table_text.markdown(said)):
+    for text in (formats.terminal(said), formats.markdown(said)):
         assert "17.3 ± 11.0" in text and "ddof 1" in text
-    assert "17.3 $\\pm$ 11.0" in table_text.latex(said)
-    line = next(row for row in csv.DictReader(io.StringIO(table_text.as_csv(said))) if row["method"] == "LoRA")
+    assert "17.3 $\\pm$ 11.0" in formats.latex(said)
+    line = next(row for row in csv.DictReader(io.StringIO(formats.as_csv(said))) if row["method"] == "LoRA")
     assert (line["n"], line["seeds"], line["column"]) == ("3", "42 43 44", "PIQA")
     assert (float(line["mean"]), float(line["deviation"])) == pytest.approx((17.333333, 11.015141))
 
 
 def test_one_seed_has_no_deviation():
     row = made(cell("LoRA", right={"piqa": accuracy(50)}, tasks=()))["LoRA"]
-    assert table_text.ours(row, "PIQA") == "50.0"
+    assert formats.ours(row, "PIQA") == "50.0"
     assert row.columns["PIQA"].ours.deviation is None
 
 
@@ -63,24 +63,24 @@ def test_a_lost_seed_is_named_and_not_counted(lost):
         last["right"] = {}
     row = made(first, second, *([] if lost == "missing" else [last]), seeds=[42, 43, 44])["LoRA"]
     assert row.columns["PIQA"].ours.mean == pytest.approx(11)
-    assert table_text.count(row) == "2 of 3"
+    assert formats.count(row) == "2 of 3"
     why = {"failed": "failed (It ran out of memory)", "missing": "not run"}.get(lost, "no number for PIQA")
-    assert f"LoRA: seed 44 left out: {why}." in table_text.terminal([row])
+    assert f"LoRA: seed 44 left out: {why}." in formats.terminal([row])
 
 
 def test_seeds_of_another_method_are_missed():
     row = made(cell("LoRA", 42), cell("LoRA", 43), cell("Bitune", 42))["Bitune"]
-    assert table_text.count(row) == "1 of 2" and set(row.columns["PIQA"].missing) == {43}
+    assert formats.count(row) == "1 of 2" and set(row.columns["PIQA"].missing) == {43}
 
 
 def test_more_seeds_than_asked_for_count_too():
     row = made(*three()[::-1], seeds=[42])["LoRA"]
-    assert (table_text.count(row), [c.seed for c in row.cells]) == ("3", [42, 43, 44])
+    assert (formats.count(row), [c.seed for c in row.cells]) == ("3", [42, 43, 44])
 
 
 def test_a_pretrained_model_needs_one_seed():
     row = made(cell("Pretrained", 42), cell("LoRA", 42), cell("LoRA", 43))["Pretrained"]
-    assert table_text.count(row) == "1" and not row.columns["PIQA"].missing
+    assert formats.count(row) == "1" and not row.columns["PIQA"].missing
 
 
 def test_an_average_is_taken_within_seeds_that_have_every_task():
@@ -89,8 +89,8 @@ def test_an_average_is_taken_within_seeds_that_have_every_task():
     row = made(one, two)["LoRA"]
     assert row.columns["PIQA"].ours.mean == pytest.approx(50)
     assert (row.columns["Avg."].ours.mean, row.columns["Avg."].ours.n) == (pytest.approx(30), 1)
-    assert "LoRA: seed 43 left out of MMLU, Avg.: MMLU not evaluated." in table_text.terminal([row])
-    assert table_text.ours(row, "MMLU").endswith("(n=1)")
+    assert "LoRA: seed 43 left out of MMLU, Avg.: MMLU not evaluated." in formats.terminal([row])
+    assert formats.ours(row, "MMLU").endswith("(n=1)")
 
 
 def test_a_task_of_ones_own_has_a_column_after_the_papers():
@@ -160,8 +160,8 @@ def test_gains_are_over_the_same_adapter_and_measures_are_divided():
     cost = made(*(cell(m, table="table14", train_seconds=s) for m, s in (("LoRA", 3600), ("Bitune", 9000))))["Bitune"]
     assert list(cost.columns) == ["Train. Time [h]", "Memory [GB]", "Avg."]
     assert cost.columns["Train. Time [h]"].ours.mean == 2.5
-    assert table_text.gain(cost.columns["Train. Time [h]"].gain) == "2.50x"
-    assert table_text.paper_gain(cost.columns["Train. Time [h]"]) == "3.10x"
+    assert formats.gain(cost.columns["Train. Time [h]"].gain) == "2.50x"
+    assert formats.paper_gain(cost.columns["Train. Time [h]"]) == "3.10x"
 
 
 def test_latency_is_a_table_without_accuracies():
@@ -194,7 +194,7 @@ def test_verdicts_in_the_papers_setting():
     said = made(near, far)
     assert said["LoRA"].columns["PIQA"].verdict.word == "within the published spread"
     assert said["Bitune"].columns["PIQA"].verdict.word == "outside"
-    assert "Outside: Bitune PIQA" in table_text.terminal(list(said.values()))
+    assert "Outside: Bitune PIQA" in formats.terminal(list(said.values()))
     few = made(_whole("LoRA", 42, 1230, updates=40))["LoRA"].columns["PIQA"].verdict
     assert str(few) == "not comparable: other settings (40 updates, paper 3000)"
 
@@ -204,21 +204,21 @@ def test_an_average_over_fewer_tasks_is_another_average():
     entry = said[-1].columns["Avg."]
     assert (entry.paper, entry.paper_gain, entry.verdict.word) == (None, None, "not in the paper")
     assert said[-1].columns["PIQA"].paper_gain == pytest.approx(2.85)
-    assert "Avg. is over PIQA, MMLU; the paper's, over PIQA, ARC" in " ".join(table_text.terminal(said).split())
+    assert "Avg. is over PIQA, MMLU; the paper's, over PIQA, ARC" in " ".join(formats.terminal(said).split())
 
 
 def test_the_same_answers_have_no_interval():
     """Nothing differs, so there is nothing to draw from; "0.0 to 0.0" would read as certainty."""
     same = {"piqa": accuracy(40)}
     row = made(*(cell(method, tasks=(), right=same) for method in ("LoRA", "Bitune")))["Bitune"]
-    assert table_text.ends(row.columns["PIQA"].gain) == "same answers"
+    assert formats.ends(row.columns["PIQA"].gain) == "same answers"
 
 
 def test_rows_of_the_paper_that_were_not_run_say_so():
     said = made(cell("LoRA"))
     assert list(said) == ["Pretrained", "LoRA", "LoRA16", "Bitune"]
-    assert table_text.count(said["Bitune"]) == "not run"
-    assert "Not run: Pretrained, LoRA16, Bitune." in table_text.terminal(list(said.values()))
+    assert formats.count(said["Bitune"]) == "not run"
+    assert "Not run: Pretrained, LoRA16, Bitune." in formats.terminal(list(said.values()))
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_every_format_of_every_kind_of_table(what, tmp_path):
 
 def test_seven_tasks_are_put_into_tables_that_fit():
     tasks = (*TASKS, "gsm8k", "categories", "sums")
-    text = table_text.terminal(
+    text = formats.terminal(
         list(made(cell("LoRA", tasks=tasks), cell("LoRA", 43, tasks), cell("Bitune", tasks=tasks)).values())
     )
     assert max(map(len, text.splitlines())) <= 120
@@ -341,5 +341,5 @@ def test_nothing_is_lost_on_the_way(tmp_path):
     """Answers drawn at random: the mean in the CSV is that of the answers."""
     right = np.random.default_rng(0).integers(0, 2, 77).tolist()
     rows_made = rows_of(put(tmp_path, cell("LoRA", tasks=(), right={"piqa": right})))
-    line = next(row for row in csv.DictReader(io.StringIO(table_text.as_csv(rows_made))) if row["method"] == "LoRA")
+    line = next(row for row in csv.DictReader(io.StringIO(formats.as_csv(rows_made))) if row["method"] == "LoRA")
     assert float(line["mean"]) == pytest.approx(100 * sum(right) / 77, abs=1e-5)

@@ -6,9 +6,9 @@ missed: these are the claims that `published.yaml` lists as not holding.
 
 import pytest
 
-from bitune_pl.reproduction.published import AVERAGE, MEASURES, PAPER, as_cells
-from bitune_pl.reproduction.table_cells import parse
-from bitune_pl.reproduction.table_rows import rows
+from bitune_pl.reproduction.tables.cells import parse
+from bitune_pl.reproduction.tables.published import AVERAGE, MEASURES, PAPER, as_cells
+from bitune_pl.reproduction.tables.rows import rows
 
 TABLES = [name for name in PAPER["tables"] if name not in MEASURES]
 ROUNDING = 0.06

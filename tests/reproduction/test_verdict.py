@@ -2,9 +2,9 @@
 
 import pytest
 
-from bitune_pl.reproduction.published import Published
-from bitune_pl.reproduction.statistics import Summary
-from bitune_pl.reproduction.verdict import difference, verdict
+from bitune_pl.reproduction.tables.published import Published
+from bitune_pl.reproduction.tables.statistics import Summary
+from bitune_pl.reproduction.tables.verdict import difference, verdict
 
 SAME = ("Gemma-2B", "paper", (3000, 3000), (1838, 1838))
 

@@ -15,11 +15,11 @@ import torch
 import yaml
 
 from bitune_pl.cli import main
-from bitune_pl.reproduction import launch, places, work
-from bitune_pl.reproduction.experiment import Grid, Run
-from bitune_pl.reproduction.job import BUSY, Job
-from bitune_pl.reproduction.launch import Slurm
-from bitune_pl.reproduction.places import Places
+from bitune_pl.reproduction.runner import launch, places, work
+from bitune_pl.reproduction.runner.experiment import Grid, Run
+from bitune_pl.reproduction.runner.job import BUSY, Job
+from bitune_pl.reproduction.runner.launch import Slurm
+from bitune_pl.reproduction.runner.places import Places
 
 KEPT = [
     {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitune_pl.reproduction.experiment import Run
+from bitune_pl.reproduction.runner.experiment import Run
 
 BUSY = 75
 """Exit status of a process that found the run's training in the hands of another."""
@@ -31,13 +31,13 @@ class Job:
 
 def own_process(job: Job) -> None:
     """Do a job in this process, which is the job's own, and leave with its status."""
-    from bitune_pl.reproduction import work
+    from bitune_pl.reproduction.runner import work
 
     work.main(job)
 
 
 def do(job: Job) -> int:
     """Do a job and return its status: 0, 1 if it failed, BUSY."""
-    from bitune_pl.reproduction import work
+    from bitune_pl.reproduction.runner import work
 
     return work.do(job)

@@ -8,16 +8,16 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bitune_pl.reproduction import table_text
-from bitune_pl.reproduction.page import page
-from bitune_pl.reproduction.table_cells import read
-from bitune_pl.reproduction.table_rows import Row, rows
+from bitune_pl.reproduction.tables import formats
+from bitune_pl.reproduction.tables.cells import read
+from bitune_pl.reproduction.tables.page import page
+from bitune_pl.reproduction.tables.rows import Row, rows
 
 FORMATS = {
-    "txt": table_text.terminal,
-    "md": table_text.markdown,
-    "csv": table_text.as_csv,
-    "tex": table_text.latex,
+    "txt": formats.terminal,
+    "md": formats.markdown,
+    "csv": formats.as_csv,
+    "tex": formats.latex,
     "html": page,
 }
 
@@ -46,7 +46,7 @@ def write(cells: Path, out: Path, seeds: Sequence[int] | None = None) -> str:
     out.mkdir(parents=True, exist_ok=True)
     for ending, show in FORMATS.items():
         (out / f"{made[0].table}-{made[0].profile}.{ending}").write_text(show(made), encoding="utf-8")
-    return table_text.terminal(made)
+    return formats.terminal(made)
 
 
 def main(argv: list[str]) -> None:

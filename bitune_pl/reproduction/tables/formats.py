@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from tabulate import SEPARATING_LINE, tabulate
 
-from bitune_pl.reproduction import table_notes as notes
-from bitune_pl.reproduction.published import MEASURES, PAPER, Published, paper_seeds
-from bitune_pl.reproduction.table_entries import Entry, Gain
-from bitune_pl.reproduction.table_notes import remarks
-from bitune_pl.reproduction.table_rows import Row
+from bitune_pl.reproduction.tables import notes
+from bitune_pl.reproduction.tables.entries import Entry, Gain
+from bitune_pl.reproduction.tables.notes import remarks
+from bitune_pl.reproduction.tables.published import MEASURES, PAPER, Published, paper_seeds
+from bitune_pl.reproduction.tables.rows import Row
 
 WIDTH = 120
 WIDEST = 6  # columns of one table, so that it keeps to that width

@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bitune_pl.reproduction.published import paper_task
-from bitune_pl.reproduction.table_cells import Cell
+from bitune_pl.reproduction.tables.cells import Cell
+from bitune_pl.reproduction.tables.published import paper_task
 
 Said = dict[str, Any]
 

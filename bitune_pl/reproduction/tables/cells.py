@@ -1,7 +1,7 @@
 """The cells of a table as the grid recorded them: read, and put into the paper's words.
 
 A file that is no cell, or contradicts itself, is refused by name. A cell that failed is kept, for it is to be counted.
-Whether cells belong together is the business of `table_checks.py`.
+Whether cells belong together is the business of `checks.py`.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bitune_pl.reproduction.published import MEASURES, PAPER, paper_task
+from bitune_pl.reproduction.tables.published import MEASURES, PAPER, paper_task
 
 NEEDED = ("table", "profile", "model", "method", "seed", "status")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitune_pl.reproduction.experiment import Cell, Run, slug
+from bitune_pl.reproduction.runner.experiment import Cell, Run, slug
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bitune_pl.arguments import Arguments
-from bitune_pl.reproduction import places
-from bitune_pl.reproduction.experiment import PROFILES, Grid, tables
+from bitune_pl.reproduction.runner import places
+from bitune_pl.reproduction.runner.experiment import PROFILES, Grid, tables
 
 
 def main(argv: list[str]) -> int:
@@ -83,7 +83,7 @@ def _check(args: Namespace, grid: Grid) -> None:
     if wrong := [pair for pair in args.slurm if "=" not in pair]:
         raise ValueError(f"--slurm takes NAME=VALUE, such as partition=gpu, not {wrong[0]!r}.")
     if args.launcher == "slurm":
-        from bitune_pl.reproduction.launch import check_slurm
+        from bitune_pl.reproduction.runner.launch import check_slurm
 
         check_slurm()
 
@@ -95,8 +95,8 @@ def _opening(args: Namespace, profile: str, gpus: int) -> str:
 
 
 def _dry_run(grid: Grid, args: Namespace) -> str:
-    from bitune_pl.reproduction.estimate import Costs, listing
-    from bitune_pl.reproduction.grid import winner
+    from bitune_pl.reproduction.runner.estimate import Costs, listing
+    from bitune_pl.reproduction.runner.grid import winner
 
     folder, searches = places.Places(Path(args.out)), grid.searches()
     tried = {name: [places.read(folder.cell(cell)) for cell in cells] for name, cells in searches.items()}
@@ -109,8 +109,8 @@ def _dry_run(grid: Grid, args: Namespace) -> str:
 
 
 def _runner(args: Namespace, gpus: int):
-    from bitune_pl.reproduction.grid import Runner
-    from bitune_pl.reproduction.launch import Local, Slurm
+    from bitune_pl.reproduction.runner.grid import Runner
+    from bitune_pl.reproduction.runner.launch import Local, Slurm
 
     folder = Path(args.out)
     options: dict[str, Any] = dict(pair.partition("=")[::2] for pair in args.slurm)
@@ -122,7 +122,7 @@ def _runner(args: Namespace, gpus: int):
 
 def _table(grid: Grid, out: Path) -> str:
     """The table as text; it is also written in other forms."""
-    from bitune_pl.reproduction import table  # reads cells, and knows the published numbers
+    from bitune_pl.reproduction.tables import table  # reads cells, and knows the published numbers
 
     text = table.write(out / grid.table / grid.profile, out / "tables", grid.all_seeds)
     return f"\n{text}\nThe table is in {out / 'tables'} too, as txt, md, csv, tex and html."

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bitune_pl.reproduction.published import (
+from bitune_pl.reproduction.tables.cells import Cell
+from bitune_pl.reproduction.tables.published import (
     AVERAGE,
     MEASURES,
     PAPER,
@@ -23,9 +24,8 @@ from bitune_pl.reproduction.published import (
     paper_scores,
     paper_tasks,
 )
-from bitune_pl.reproduction.statistics import Interval, Summary, bootstrap, paired_gain, summarise
-from bitune_pl.reproduction.table_cells import Cell
-from bitune_pl.reproduction.verdict import Verdict, difference, verdict
+from bitune_pl.reproduction.tables.statistics import Interval, Summary, bootstrap, paired_gain, summarise
+from bitune_pl.reproduction.tables.verdict import Verdict, difference, verdict
 
 
 class Gain(NamedTuple):

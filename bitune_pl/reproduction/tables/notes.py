@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from bitune_pl.reproduction.published import MEASURES, PAPER, baseline_of, paper_tasks
-from bitune_pl.reproduction.statistics import Interval
-from bitune_pl.reproduction.table_cells import Cell
-from bitune_pl.reproduction.table_checks import runs_of
-from bitune_pl.reproduction.table_entries import Entry
-from bitune_pl.reproduction.table_rows import Row, tasks_of
-from bitune_pl.reproduction.verdict import NOT_PRINTED, OUTSIDE, WITHIN
+from bitune_pl.reproduction.tables.cells import Cell
+from bitune_pl.reproduction.tables.checks import runs_of
+from bitune_pl.reproduction.tables.entries import Entry
+from bitune_pl.reproduction.tables.published import MEASURES, PAPER, baseline_of, paper_tasks
+from bitune_pl.reproduction.tables.rows import Row, tasks_of
+from bitune_pl.reproduction.tables.statistics import Interval
+from bitune_pl.reproduction.tables.verdict import NOT_PRINTED, OUTSIDE, WITHIN
 
 PROFILES = {
     "smoke": "tiny random decoders: everything runs, and the numbers mean nothing",

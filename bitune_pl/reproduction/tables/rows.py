@@ -1,15 +1,15 @@
 """From cells to the rows of a table: the methods of the paper's table, run or not, with its numbers beside ours.
 
-What stands in a column of a row is made in `table_entries.py`.
+What stands in a column of a row is made in `entries.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitune_pl.reproduction.published import AVERAGE, MEASURES, PAPER, paper_model, paper_tasks, reference_model
-from bitune_pl.reproduction.table_cells import Cell
-from bitune_pl.reproduction.table_checks import checked
-from bitune_pl.reproduction.table_entries import Entry, Group
+from bitune_pl.reproduction.tables.cells import Cell
+from bitune_pl.reproduction.tables.checks import checked
+from bitune_pl.reproduction.tables.entries import Entry, Group
+from bitune_pl.reproduction.tables.published import AVERAGE, MEASURES, PAPER, paper_model, paper_tasks, reference_model
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from bitune_pl.reproduction.published import AVERAGE, MEASURES, PAPER, baseline_of
-from bitune_pl.reproduction.table_rows import Row, tasks_of
+from bitune_pl.reproduction.tables.published import AVERAGE, MEASURES, PAPER, baseline_of
+from bitune_pl.reproduction.tables.rows import Row, tasks_of
 
 COLOURS = 8
 """Methods have the page's colours --m0 to --m7."""

@@ -11,12 +11,11 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from bitune_pl.reproduction import table_notes as notes
-from bitune_pl.reproduction import table_text as text
-from bitune_pl.reproduction.page_plots import colour, plot
-from bitune_pl.reproduction.published import PAPER
-from bitune_pl.reproduction.table_checks import flat, runs_of
-from bitune_pl.reproduction.table_rows import Row
+from bitune_pl.reproduction.tables import formats, notes
+from bitune_pl.reproduction.tables.checks import flat, runs_of
+from bitune_pl.reproduction.tables.plots import colour, plot
+from bitune_pl.reproduction.tables.published import PAPER
+from bitune_pl.reproduction.tables.rows import Row
 
 COST_HEADS = {
     "model": "model", "method": "method", "runs": "runs", "updates": "updates", "lr": "rate",
@@ -33,7 +32,7 @@ def page(rows: Sequence[Row]) -> str:
     claims = [claim for claim in PAPER["claims"] if rows[0].table in claim["tables"]]
     return template.render(
         title=notes.title(rows), unit=notes.unit(rows), profile=rows[0].profile, table=rows[0].table,
-        models=[_model(model, own) for model, own in text.by_model(rows).items()],
+        models=[_model(model, own) for model, own in formats.by_model(rows).items()],
         cost=notes.cost(rows), cost_heads=COST_HEADS, total=_total(rows),
         claims=[c for c in claims if not c["holds"]], agreeing=[c for c in claims if c["holds"]],
         versions=_versions(rows), settings=_settings(rows),
@@ -44,7 +43,7 @@ def _model(model: str, rows: Sequence[Row]) -> dict[str, Any]:
     cells = [cell for row in rows for cell in row.cells]
     return {
         "name": model,
-        "label": text.label(rows),
+        "label": formats.label(rows),
         "headline": notes.headline(rows),
         "facts": [
             f"{len([c for c in cells if c.error is None])} of {len(cells)} cells done",
@@ -72,17 +71,17 @@ def _row(row: Row) -> dict[str, Any]:
         cells.append(
             {
                 "sort": entry.ours.mean if entry.ours else "",
-                "ours": text.ours(row, column),
-                "paper": text.paper(row, column),
-                "verdict": text.short(entry) if row.comparable else "",
+                "ours": formats.ours(row, column),
+                "paper": formats.paper(row, column),
+                "verdict": formats.short(entry) if row.comparable else "",
                 "kind": said.word.split()[0] if said else "",
                 "why": f"{said}. {said.why}" if said else "",
             }
         )
     return {
         "method": row.method,
-        "n": text.count(row),
-        "seeds": text.seeds_of(row),
+        "n": formats.count(row),
+        "seeds": formats.seeds_of(row),
         "cells": cells,
         "reference": row.reference,
     }
@@ -95,9 +94,9 @@ def _gains(row: Row) -> dict[str, Any]:
         cells.append(
             {
                 "sort": entry.gain.mean if entry.gain else "",
-                "gain": text.gain(entry.gain),
-                "ends": text.ends(entry.gain),
-                "paper": text.paper_gain(entry),
+                "gain": formats.gain(entry.gain),
+                "ends": formats.ends(entry.gain),
+                "paper": formats.paper_gain(entry),
                 "kind": ("up" if entry.gain.mean > 0 else "down") if clear else "",
             }
         )

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bitune_pl.reproduction import places
-from bitune_pl.reproduction.experiment import Cell, Grid, Run
-from bitune_pl.reproduction.job import BUSY, Job
-from bitune_pl.reproduction.launch import reason
-from bitune_pl.reproduction.places import Places
+from bitune_pl.reproduction.runner import places
+from bitune_pl.reproduction.runner.experiment import Cell, Grid, Run
+from bitune_pl.reproduction.runner.job import BUSY, Job
+from bitune_pl.reproduction.runner.launch import reason
+from bitune_pl.reproduction.runner.places import Places
 
 Record = dict[str, Any]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from bitune_pl.reproduction.job import Job, do, own_process
+from bitune_pl.reproduction.runner.job import Job, do, own_process
 
 Ended = tuple[Job, int]
 POLL, GRACE = (
@@ -40,7 +40,7 @@ class Local:
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[Ended]:
         context = get_context("forkserver")
-        context.set_forkserver_preload(["bitune_pl.reproduction.work"])
+        context.set_forkserver_preload(["bitune_pl.reproduction.runner.work"])
         free: SimpleQueue[int] = SimpleQueue()
         for slot in range(self.slots):
             free.put(slot)

@@ -14,8 +14,8 @@ Other models, settings or questions are not comparable, and get no verdict on th
 
 from typing import NamedTuple
 
-from bitune_pl.reproduction.published import PAPER, Published
-from bitune_pl.reproduction.statistics import Summary, prediction_half_width
+from bitune_pl.reproduction.tables.published import PAPER, Published
+from bitune_pl.reproduction.tables.statistics import Summary, prediction_half_width
 
 WITHIN, OUTSIDE = "within the published spread", "outside"
 NO_SPREAD, NOT_PRINTED = "no published spread", "not in the paper"

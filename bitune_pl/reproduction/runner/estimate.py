@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bitune_pl.method.variants import resolve
-from bitune_pl.reproduction.experiment import Cell, Run
+from bitune_pl.reproduction.runner.experiment import Cell, Run
 
 START = 15.0  # seconds of each run before its first update and after its last
 PROCESS = 0.8  # GB of a process that has imported everything

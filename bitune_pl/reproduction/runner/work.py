@@ -24,11 +24,11 @@ import yaml
 from filelock import FileLock, Timeout
 
 from bitune_pl.evaluation import catalogue, evaluate, harness
-from bitune_pl.reproduction import places, readings
-from bitune_pl.reproduction.job import BUSY, Job
-from bitune_pl.reproduction.latency import measure
-from bitune_pl.reproduction.places import Places
-from bitune_pl.reproduction.tiny import tiny_decoders
+from bitune_pl.reproduction.runner import places, readings
+from bitune_pl.reproduction.runner.job import BUSY, Job
+from bitune_pl.reproduction.runner.latency import measure
+from bitune_pl.reproduction.runner.places import Places
+from bitune_pl.reproduction.runner.tiny import tiny_decoders
 from bitune_pl.training import commands
 from bitune_pl.training.run_folder import last_checkpoint
 
