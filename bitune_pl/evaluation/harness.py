@@ -6,39 +6,23 @@
 and many prompts are read in one forward pass. Nothing is padded, so neither the order of the requests nor what they are
 read together with changes a score. `generate_until` reads prompts and decodes from the mixed cache, in batches.
 
-From text to tokens:
-
-* It is the `Encoder`'s work, so that evaluation and training build the same ids from the same row. On the paper's strings
-  these are also the ids of lm-eval's own model (`HFLM`).
-* They differ from `HFLM`'s in three cases: the name of a control token inside a text is spelled out here and becomes the
-  control token there; where tokens merge over the border of context and continuation, the continuation is tokenised
-  alone here and loses its first characters there; a text that starts with the name of the beginning-of-sequence token
-  still gets that token in front here.
-* White space at the end of a context moves into the continuation, as in `HFLM`, but not in rows of the data room, which
-  are read as they are trained on.
-* An empty context is the beginning-of-sequence token alone, or the end-of-sequence token where there is none.
-* A context that is too long keeps what the tokenizer puts in front and loses tokens after that; `cut` counts these by task.
-
-Which tasks there are is the business of `catalogue.py`. Chat templates are not offered: their control tokens would be
-spelled out.
+How text becomes tokens, and what differs there from lm-eval's own model, is said in `requests.py`. Which tasks there are is
+the business of `catalogue.py`. Chat templates are not offered: their control tokens would be spelled out.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import LongTensor
 from tqdm import tqdm
 
 from bitune_pl.data.encoding import Encoder
-from bitune_pl.data.example import Example
 from bitune_pl.evaluation.finished import Finished, key_of
+from bitune_pl.evaluation.requests import Question, Reader, batches
 from bitune_pl.evaluation.stops import TextStops, cut_at
 from bitune_pl.method import likelihood, probes
 from bitune_pl.method.layout import per_answer
@@ -52,19 +36,6 @@ TOKENS = {"cpu": 2048, "cuda": 16384}
 """Tokens that are read in one forward pass, by the kind of device."""
 TOGETHER = {"cpu": 16, "cuda": 64}
 """Prompts that are continued together."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A prompt, its answers, and the requests that they belong to."""
-
-    sample: Sample
-    requests: list[int]
-
-    @property
-    def tokens(self) -> int:
-        """About what it adds to the row: its prompt, read twice, and its answers."""
-        return 2 * len(self.sample.prompt) + sum(map(len, self.sample.answers))
 
 
 class BituneLM(TemplateLM):
@@ -98,10 +69,10 @@ class BituneLM(TemplateLM):
         self.model, self.encoder, self.finished, self.progress = model, encoder, finished, progress
         self.tokenizer, self._device = encoder.tokenizer, model.decoder.device
         self.max_length = max_length or positions(model)
+        self.reader = Reader(encoder, self.max_length, model.method.prompt_copies, self.prefix_token_id)
         kind = self._device.type
         self.tokens = tokens or TOKENS.get(kind, TOKENS["cuda"])
         self.together = together or TOGETHER.get(kind, TOGETHER["cuda"])
-        self.cut: Counter[str | None] = Counter()
         self.title: str | None = None
 
     # -- what lm-eval's base class asks for ---------------------------------------------------------------------------
@@ -117,7 +88,7 @@ class BituneLM(TemplateLM):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs) -> Ids:
         """The ids of a text; what the tokenizer puts in front comes with it unless `add_special_tokens` is False."""
-        return ([] if add_special_tokens is False else self.encoder.opening) + self._bare(string)
+        return ([] if add_special_tokens is False else self.encoder.opening) + self.reader.bare(string)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         raise NotImplementedError(
@@ -126,15 +97,18 @@ class BituneLM(TemplateLM):
 
     def _loglikelihood_tokens(self, requests, **kwargs) -> list[Scored]:
         """Contexts and continuations that are tokens already: `(texts, context ids, continuation ids)` of each."""
-        pairs = [(tuple(context), [answer]) for _, context, answer in requests]
-        return self._score(list(self._questions(pairs, [[i] for i in range(len(pairs))], [None] * len(pairs))))
+        return self._score(self.reader.of_tokens([(tuple(context), [answer]) for _, context, answer in requests]))
+
+    @property
+    def cut(self) -> dict[str | None, int]:
+        """How many contexts were too long, by task."""
+        return self.reader.cut
 
     # -- scoring ------------------------------------------------------------------------------------------------------
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[Scored]:
         """Log-likelihood of each continuation, summed over its tokens, and whether each token of it is the likeliest."""
-        pairs, places, tasks = self._encode(requests)
-        return self._score(list(self._questions(pairs, places, tasks)), requests, disable_tqdm)
+        return self._score(self.reader.questions(requests), requests, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of each whole text.
@@ -144,79 +118,12 @@ class BituneLM(TemplateLM):
         tokens scored once; the prompt of a window is that token and the tokens just before those that the window scores,
         which are read as any prompt is.
         """
-        windows = [(i, pair) for i, request in enumerate(requests) for pair in self._windows(request.args[0])]
-        every = [[at] for at in range(len(windows))]
-        questions = self._questions([pair for _, pair in windows], every, [None] * len(windows))
-        scores = self._score(list(questions), disable_tqdm=disable_tqdm)
+        windows = [(i, pair) for i, request in enumerate(requests) for pair in self.reader.windows(request.args[0])]
+        scores = self._score(self.reader.of_tokens([pair for _, pair in windows]), disable_tqdm=disable_tqdm)
         sums = [0.0] * len(requests)
         for (i, _), (score, _) in zip(windows, scores, strict=True):
             sums[i] += score
         return sums
-
-    def _windows(self, text: str) -> Iterator[tuple[tuple[int, ...], list[Ids]]]:
-        """A text as prompts and answers, each window within `max_length`."""
-        front, copies = self._empty[: len(self._empty) - len(self.encoder.closing)], self.model.method.prompt_copies
-        widest = self.max_length + 1 - copies * (len(self._empty) + 1)
-        for n, window in enumerate(get_rolling_token_windows(self._bare(text), self.prefix_token_id, widest, 1)):
-            context, answer = make_disjoint_window(window)
-            room = (self.max_length + 1 - len(answer)) // copies - len(self._empty)
-            yield (*front, *(context[max(0, len(context) - room) :] if n else ()), *self.encoder.closing), [answer]
-
-    def _encode(self, requests: Sequence[Instance]) -> tuple[list, list[list[int]], list[str | None]]:
-        """Prompt and answers of each context as ids, the requests that they answer, and the task that asks."""
-        groups: dict[str, dict[int, str]] = {}
-        for i, request in enumerate(requests):
-            context, continuation = _border(request)
-            groups.setdefault(context, {})[i] = continuation
-        examples = [
-            Example(context, tuple(group.values()), None, _where(requests[next(iter(group))]))
-            for context, group in groups.items()
-        ]
-        written = self.encoder.choice_ids(example for example in examples if example.prompt)
-        encoded = [next(written) if example.prompt else self._after_nothing(example) for example in examples]
-        tasks = [requests[next(iter(group))].task_name for group in groups.values()]
-        return [(tuple(p), a) for p, a in encoded], [list(group) for group in groups.values()], tasks
-
-    def _after_nothing(self, example: Example) -> tuple[Ids, list[Ids]]:
-        return self._empty, [self._bare(answer) for answer in example.answers]
-
-    @property
-    def _empty(self) -> Ids:
-        """The prompt of an empty context."""
-        return self.encoder.opening + self.encoder.closing or [self.prefix_token_id]
-
-    def _bare(self, text: str) -> Ids:
-        """The ids of a text with nothing in front or behind."""
-        if not text:
-            return []
-        ids = self.encoder.prompt(text).tolist()
-        return ids[len(self.encoder.opening) : len(ids) - len(self.encoder.closing)]
-
-    def _questions(self, pairs, places: list[list[int]], tasks: list[str | None]) -> Iterator[Question]:
-        """Prompts with answers that fit. Where answers leave different room, their prompt is cut for each of them."""
-        for (prompt, answers), own, task in zip(pairs, places, tasks, strict=True):
-            by_prompt: dict[tuple[int, ...], list[tuple[int, Ids]]] = {}
-            for place, answer in zip(own, answers, strict=True):
-                if not answer:
-                    raise ValueError(f"Task {task}: a continuation is empty, so there is nothing to score.")
-                kept = self._fit(prompt, self.max_length + 1 - len(answer), f"an answer of {len(answer)} tokens")
-                by_prompt.setdefault(kept, []).append((place, answer))
-            self.cut[task] += any(len(kept) < len(prompt) for kept in by_prompt)
-            for kept, taken in by_prompt.items():
-                yield Question(Sample(_tensor(kept), [_tensor(a) for _, a in taken]), [place for place, _ in taken])
-
-    def _fit(self, prompt: tuple[int, ...], room: int, beside: str) -> tuple[int, ...]:
-        """The prompt with its opening kept and tokens after that left out, so that all its copies have room."""
-        room //= self.model.method.prompt_copies
-        if len(prompt) <= room:
-            return prompt
-        front, back = len(self.encoder.opening), len(self.encoder.closing)
-        if room < front + back + 1:
-            raise ValueError(
-                f"Beside {beside} nothing is left of the prompt: {self.max_length} positions hold both. Raise max_length, or "
-                "leave these questions out."
-            )
-        return prompt[:front] + prompt[len(prompt) - (room - front) :]
 
     def _score(self, questions: list[Question], requests=None, disable_tqdm: bool = False) -> list[Scored]:
         """Scores by request. Long questions come first: what does not fit into memory fails at once."""
@@ -249,7 +156,7 @@ class BituneLM(TemplateLM):
         groups: dict[str, list[tuple[int, LongTensor]]] = {}
         for i, request in enumerate(requests):
             settings = normalize_gen_kwargs(request.args[1])
-            prompt = self._prompt(request, settings["max_gen_toks"])
+            prompt = self.reader.prompt(request, settings["max_gen_toks"])
             if i not in texts:
                 groups.setdefault(repr(settings), []).append((i, prompt))
         with self._bar(sum(map(len, groups.values())), "prompt", disable_tqdm) as bar:
@@ -263,13 +170,6 @@ class BituneLM(TemplateLM):
                     self._remember(requests, "generate_until", fresh)
                     bar.update(len(places))
         return [texts[i] for i in range(len(texts))]
-
-    def _prompt(self, request: Instance, new: int) -> LongTensor:
-        context = request.args[0]
-        ids = tuple(self.encoder.prompt(context).tolist() if context else self._empty)
-        kept = self._fit(ids, self.max_length - new, f"{new} new tokens")
-        self.cut[request.task_name] += len(kept) < len(ids)
-        return _tensor(kept)
 
     def _continue(self, prompts: Sequence[LongTensor], settings: dict) -> list[str]:
         """Continue prompts together with settings in lm-eval's words."""
@@ -308,20 +208,6 @@ class BituneLM(TemplateLM):
             self.finished.add({key_of(kind, requests[i].args): answer for i, answer in fresh.items()})
 
 
-def batches(questions: Sequence[Question], tokens: int) -> Iterator[list[Question]]:
-    """Questions of similar length, longest first, so many that a row holds at most `tokens`, but at least one."""
-    batch: list[Question] = []
-    filled = 0
-    for question in sorted(questions, key=lambda q: -q.tokens):
-        if batch and filled + question.tokens > tokens:
-            yield batch
-            batch, filled = [], 0
-        batch.append(question)
-        filled += question.tokens
-    if batch:
-        yield batch
-
-
 def positions(model: Bitune) -> int:
     """Positions that a decoder was made for, and has."""
     known = (
@@ -331,21 +217,6 @@ def positions(model: Bitune) -> int:
     return min((limit for limit in known if limit), default=2048)
 
 
-def _border(request: Instance) -> tuple[str, str]:
-    """Context and continuation, white space at the context's end moved over unless it is a row of the data room."""
-    context, continuation = request.args
-    bare = context if "where" in (request.doc or {}) else context.rstrip()
-    return bare, context[len(bare) :] + continuation
-
-
-def _where(request: Instance) -> str:
-    return f"Task {request.task_name}, question {request.doc_id}"
-
-
 def _ends(model: Bitune) -> Ids:
     ends = model.decoder.generation_config.eos_token_id
     return [] if ends is None else ends if isinstance(ends, list) else [ends]
-
-
-def _tensor(ids: Sequence[int]) -> LongTensor:
-    return torch.tensor(ids, dtype=torch.long)

@@ -45,7 +45,11 @@ def requests(task: str, folder: str, questions: int) -> list[Instance]:
 
 def randomised(method: str, adapter: str, dtype: torch.dtype) -> Bitune:
     torch.manual_seed(0)
-    model = Bitune.build(load_decoder("smollm2", dtype=dtype), method, adapter, adapter_dtype=dtype).eval()
+    model = (
+        Bitune.build(load_decoder("smollm2", dtype=torch.float32).to(dtype), method, adapter, adapter_dtype=dtype)
+        .to(dtype)
+        .eval()
+    )
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = torch.randn_like(parameter, dtype=torch.float32).to(parameter.dtype) * 0.02
@@ -53,7 +57,7 @@ def randomised(method: str, adapter: str, dtype: torch.dtype) -> Bitune:
 
 
 def stock(encoder: Encoder, dtype: torch.dtype, adapter: str | None = None) -> Callable[[list[Instance]], Scores]:
-    decoder = load_decoder("smollm2", dtype=dtype)
+    decoder = load_decoder("smollm2", dtype=torch.float32).to(dtype)
     decoder.set_attn_implementation("sdpa")
     lm = HFLM(
         pretrained=PeftModel.from_pretrained(decoder, adapter).to(dtype) if adapter else decoder,

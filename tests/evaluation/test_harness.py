@@ -9,7 +9,8 @@ from peft import PeftModel
 from bitune_pl import Sample, load_decoder
 from bitune_pl.data.example import Example
 from bitune_pl.data.sources import load
-from bitune_pl.evaluation.harness import BituneLM, batches
+from bitune_pl.evaluation.harness import BituneLM
+from bitune_pl.evaluation.requests import Question, batches
 from bitune_pl.method import three_pass
 from bitune_pl.method.variants import VARIANTS
 
@@ -111,7 +112,7 @@ def test_a_context_is_read_once_for_all_its_continuations(bitune, encoder, monke
 
 def test_ids_are_those_of_training_and_of_the_stock_model(bitune, encoder):
     lm = ours(bitune, encoder)
-    pairs, places, _ = lm._encode(asked(*PAIRS))
+    pairs, places, _ = lm.reader.encode(asked(*PAIRS))
     for row, (prompt, answers) in zip(QUESTIONS, pairs, strict=True):
         sample, trained = encoder.choices(row), encoder.training(row)
         assert list(prompt) == sample.prompt.tolist() == trained.prompt.tolist()
@@ -125,19 +126,19 @@ def test_a_row_whose_prompt_ends_in_a_space_is_read_as_it_is_trained(bitune, enc
     """lm-eval moves such a space into the continuation; training does not."""
     row = Example("Translate: dog ", (" apple",), 0, "mine.jsonl line 1")
     trained, lm = encoder.training(row), ours(bitune, encoder)
-    ((prompt, (answer,)),), *_ = lm._encode(asked((row.prompt, row.answer), doc={"where": row.where}))
+    ((prompt, (answer,)),), *_ = lm.reader.encode(asked((row.prompt, row.answer), doc={"where": row.where}))
     assert (list(prompt), answer) == (trained.prompt.tolist(), trained.answers[0].tolist()[:-1])
-    ((prompt, (answer,)),), *_ = lm._encode(asked((row.prompt, row.answer)))
+    ((prompt, (answer,)),), *_ = lm.reader.encode(asked((row.prompt, row.answer)))
     assert (list(prompt), answer) == lm._encode_pair(row.prompt, row.answer)
 
 
 def test_where_ids_differ_from_the_stock_models(bitune, tiny_base, encoder):
-    """The three cases that the docstring of `harness.py` names; training builds ours."""
+    """The three cases that the docstring of `requests.py` names; training builds ours."""
     lm, hf = ours(bitune, encoder), stock(tiny_base, encoder)
     end = encoder.eos
 
     def both(context, answer):
-        ((prompt, (ids,)),), *_ = lm._encode(asked((context, answer)))
+        ((prompt, (ids,)),), *_ = lm.reader.encode(asked((context, answer)))
         trained = encoder.training(Example(context, (answer,), 0, ""))
         assert (list(prompt), ids) == (trained.prompt.tolist(), trained.answers[0].tolist()[:-1])
         return (list(prompt), ids), hf._encode_pair(context, answer)
@@ -152,7 +153,7 @@ def test_where_ids_differ_from_the_stock_models(bitune, tiny_base, encoder):
 
 
 def test_an_empty_context_starts_from_the_first_token(bitune, encoder):
-    ((prompt, _),), *_ = ours(bitune, encoder)._encode(asked(("", "dog")))
+    ((prompt, _),), *_ = ours(bitune, encoder).reader.encode(asked(("", "dog")))
     assert list(prompt) == encoder.prompt("").tolist()
 
 
@@ -177,8 +178,6 @@ def test_scoring_leaves_the_model_as_it_was(tiny_base, encoder):
 
 
 def test_batches_hold_no_more_than_they_may_and_every_question_once(encoder):
-    from bitune_pl.evaluation.harness import Question
-
     made = [
         Question(Sample(torch.zeros(n, dtype=torch.long), [torch.zeros(3, dtype=torch.long)]), [n])
         for n in range(1, 40)

@@ -9,7 +9,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 import pytest
 from places import ROOT
 
-QUESTIONS = int(os.environ.get("BITUNE_QUESTIONS", 3))
+QUESTIONS = int(os.environ.get("BITUNE_QUESTIONS", 2))
 
 
 @pytest.fixture(scope="module")
