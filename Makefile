@@ -41,11 +41,14 @@ run: $(INSTALLED) ## the main job: train SmolLM2 with Bitune on the embedded dat
 reproduce-%: $(INSTALLED) ## a table of the paper: make reproduce-table1 PROFILE=smoke, PROFILE=cpu DATA=FOLDER or PROFILE=paper
 	@$(BIN)/bitune reproduce $* $(if $(PROFILE),--profile $(PROFILE)) $(if $(DATA),--data.root $(DATA)) $(ARGS)
 
+# Up to four processes, each on one thread, as tiny tensors gain nothing from more.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+
 test: $(INSTALLED) ## the quick tests (under 5 minutes)
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 test-slow: $(INSTALLED) ## only the tests that `make test` leaves out
-	@$(BIN)/python -m pytest -m slow || test $$? -eq 5  # 5: there is no such test
+	@$(PYTEST) -m slow || test $$? -eq 5  # 5: there is no such test
 
 test-all: test test-slow ## every test
 
