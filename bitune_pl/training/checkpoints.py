@@ -6,6 +6,7 @@ checkpoint and those of the run disagree, the disagreement is named: neither is 
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,26 @@ from torch import Tensor, nn
 
 # These change how a model is computed, not what it is.
 FREE_TO_CHANGE = {"activation_checkpointing"}
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """A checkpoint, without its tensors' bytes where the system allows.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if the file is something else.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"There is no checkpoint {path}; a run keeps its own in runs/.../checkpoints/.")
+    try:
+        found = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+    except Exception as error:
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}); it may be cut short."
+        ) from error
+    if not isinstance(found, dict) or not {"hyper_parameters", "state_dict", "global_step"} <= set(found):
+        raise ValueError(f"{path} is a file of tensors, but not a checkpoint of `bitune fit`.")
+    return found
 
 
 def trained_tensors(module: nn.Module) -> dict[str, nn.Parameter]:

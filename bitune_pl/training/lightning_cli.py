@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from jsonargparse import ArgumentError
 from lightning.pytorch import Trainer
@@ -19,15 +18,16 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from bitune_pl import __version__
 from bitune_pl.data.datamodule import BituneData
 from bitune_pl.training.callbacks import BestModel, ResumePoint, ValidateAtEnd
-from bitune_pl.training.checkpoints import refuse_disagreements
+from bitune_pl.training.checkpoints import read_checkpoint, refuse_disagreements
 from bitune_pl.training.dashboard.callbacks import dashboard
 from bitune_pl.training.dashboard.events import EventLogger
 from bitune_pl.training.dashboard.scalars import UpdateLog
 from bitune_pl.training.evaluate_tasks import EvaluateTasks
-from bitune_pl.training.module import BituneModule, check_precision
+from bitune_pl.training.module import BituneModule
 from bitune_pl.training.parsing import one_sentence
 from bitune_pl.training.progress import UpdateProgress
 from bitune_pl.training.run_folder import new_run_folder, run_of_checkpoint
+from bitune_pl.training.settings import check_length, check_precision, check_strategy
 from bitune_pl.training.untuned import UntunedScore
 
 TRAINER_DEFAULTS = {
@@ -98,14 +98,14 @@ class BituneCLI(LightningCLI):
     def instantiate_trainer(self) -> Trainer:
         given = self.config_init.trainer
         check_precision(given.precision)
-        _check_strategy(given.strategy)
+        check_strategy(given.strategy)
         if self.command != "fit":
             self._check_trained()
             callbacks = (given.callbacks or []) + self._progress(UpdateLog())
             return super().instantiate_trainer(logger=False, enable_checkpointing=False, callbacks=callbacks)
         if given.max_steps == -1 and given.max_epochs is None and given.max_time is None:
             given.max_epochs = 1  # Lightning's own default is 1000
-        _check_length(given, self.config_init.compare_untuned)
+        check_length(given, self.config_init.compare_untuned)
         self.run_folder = self._run_folder(Path(given.default_root_dir))
         log = UpdateLog()
         callbacks = [*dashboard(log), *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
@@ -181,68 +181,3 @@ class BituneCLI(LightningCLI):
         again = f"bitune fit --config {self.run_folder}/config.yaml"
         head = f"# bitune_pl {__version__}; all else is at its default. Again: {again}\n"
         (self.run_folder / "config.yaml").write_text(head + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
-
-
-def _check_strategy(strategy: Any) -> None:
-    """Refuse strategies that cut parameters in pieces: layers that are routed need both sets of weights whole.
-
-    Raises:
-        ValueError: naming those that work.
-    """
-    name = strategy if isinstance(strategy, str) else str(getattr(strategy, "class_path", strategy))
-    if any(word in name.lower() for word in ("fsdp", "deepspeed", "modelparallel")):
-        raise ValueError(
-            f"trainer.strategy is {name}, which cuts a base, adapters and theta of different types into pieces together: "
-            "choose auto or ddp, and for a large base model.quantization 4bit or model.activation_checkpointing."
-        )
-
-
-def _check_length(given: Any, compares: bool) -> None:
-    """Refuse what only part of a run would notice, before anything is loaded.
-
-    Raises:
-        ValueError: naming the settings.
-    """
-    if given.max_steps == 0 or given.max_epochs == 0:
-        raise ValueError("A run of no updates trains nothing: give trainer.max_steps or max_epochs above 0.")
-    if given.accumulate_grad_batches < 1:
-        raise ValueError(
-            f"trainer.accumulate_grad_batches is a number of batches, at least 1, not {given.accumulate_grad_batches}."
-        )
-    if given.max_steps == -1 and given.max_epochs in (None, -1):
-        raise ValueError(
-            "The learning rate falls to 0 at the end of a run, so a run needs one: give trainer.max_steps or "
-            "trainer.max_epochs, beside trainer.max_time too."
-        )
-    part, step = given.limit_train_batches, given.accumulate_grad_batches
-    if step > 1 and part is not None and not (isinstance(part, int) and part % step == 0):
-        raise ValueError(
-            "trainer.limit_train_batches could cut an update of several batches in two: choose rows with "
-            "data.train_rows, or stop after trainer.max_steps."
-        )
-    in_part = isinstance(given.limit_val_batches, int) or given.limit_val_batches not in (None, 1.0)
-    if compares and (in_part or given.fast_dev_run or given.overfit_batches):
-        raise ValueError(
-            "compare_untuned scores the base on all validation rows, and the trainer is told to score some of them: "
-            "choose how many with data.validation_rows."
-        )
-
-
-def read_checkpoint(path: str) -> dict[str, Any]:
-    """A checkpoint, without its tensors' bytes where the system allows.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if the file is something else.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"There is no checkpoint {path}; a run keeps its own in runs/.../checkpoints/.")
-    try:
-        found = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
-    except Exception as error:
-        raise ValueError(
-            f"{path} cannot be read as a checkpoint ({type(error).__name__}); it may be cut short."
-        ) from error
-    if not isinstance(found, dict) or not {"hyper_parameters", "state_dict", "global_step"} <= set(found):
-        raise ValueError(f"{path} is a file of tensors, but not a checkpoint of `bitune fit`.")
-    return found

@@ -22,10 +22,10 @@ from bitune_pl.method.backbone import embedding_rows, load_decoder, load_tokeniz
 from bitune_pl.method.model import Bitune
 from bitune_pl.method.quantization import check_quantization
 from bitune_pl.method.start_token import check_start_token
-from bitune_pl.method.variants import Method, resolve
 from bitune_pl.training.checkpoints import refuse_disagreements, restore, trained_tensors
 from bitune_pl.training.optimizer import adamw, linear_schedule
 from bitune_pl.training.scores import Scores
+from bitune_pl.training.settings import check_adamw, check_precision, check_rates, whole_method
 
 
 class BituneModule(LightningModule):
@@ -80,10 +80,10 @@ class BituneModule(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(logger=False)
-        self.method = _whole_method(method)
+        self.method = whole_method(method)
         adapters.check(adapter, adapter_settings, paper_targets)
-        _check(theta_init, lr, warmup)
-        _check_adamw(weight_decay, eps, betas)
+        check_rates(theta_init, lr, warmup)
+        check_adamw(weight_decay, eps, betas)
         check_start_token(start_token)
         check_quantization(quantization, base, adapter)
         self.strict_loading = False
@@ -204,49 +204,6 @@ class BituneModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         refuse_disagreements(checkpoint["hyper_parameters"], dict(self.hparams))
-
-
-def _whole_method(method: str | dict[str, Any]) -> Method:
-    """A method from its name or its fields; one field of a named variant cannot be changed alone.
-
-    `--model.method bitune --model.method.mixing false` reaches us as `{mixing: false}`: the name is lost on the way,
-    and the other fields would silently be Bitune's.
-    """
-    needed = ("second_pass", "separate_weights", "mixing")
-    if isinstance(method, dict) and (lacking := [field for field in needed if field not in method]):
-        raise ValueError(
-            f"model.method has {', '.join(method) or 'no field'} but not {', '.join(lacking)}: one field of a named "
-            "variant cannot be changed alone; give its name, or all of " + ", ".join(needed) + "."
-        )
-    return resolve(method)
-
-
-def _check(theta_init: float, lr: float, warmup: float) -> None:
-    if theta_init <= 0 or lr <= 0:
-        raise ValueError(f"model.theta_init and model.lr are above 0; they are {theta_init} and {lr}.")
-    if not 0 <= warmup < 1:
-        raise ValueError(f"model.warmup is a share of the updates, from 0 to below 1, not {warmup}.")
-
-
-def _check_adamw(weight_decay: float, eps: float, betas: tuple[float, float]) -> None:
-    if weight_decay < 0 or eps < 0 or not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(
-            "model.weight_decay and model.eps are at least 0 and both model.betas from 0 to below 1; they are "
-            f"{weight_decay}, {eps} and {list(betas)}."
-        )
-
-
-def check_precision(precision: str) -> None:
-    """Lightning's half precisions cast theta, whose steps bfloat16 cannot hold.
-
-    Raises:
-        ValueError: if a trainer runs in anything but 32-true.
-    """
-    if precision not in ("32-true", "32", 32, None):
-        raise ValueError(
-            f"trainer.precision is {precision!r}, which would cast theta too: leave it out, and choose the type of "
-            "the base with model.base_dtype."
-        )
 
 
 @contextmanager
