@@ -6,13 +6,13 @@ stopped and resumed anywhere; `InOrder` is for validation.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from bitune_pl.data import identity
 from bitune_pl.data.plan import MicroBatch, Plan
 from bitune_pl.data.rows import Rows
 from bitune_pl.sample import Sample
@@ -141,17 +141,11 @@ class Loader:
         return {"epoch": self.current_epoch, "handed_out": self.handed_out, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, now in self._identity().items():
-            if state.get(name) != now:
-                raise ValueError(
-                    f"The checkpoint was trained with {name} {state.get(name)}, this run has {now}: go on with the "
-                    "same data and batches, or start a new run."
-                )
+        identity.refuse_other(state, self._identity())
         self.go_on_from = state["epoch"], state["handed_out"]
 
-    def _identity(self) -> dict[str, int | None]:
-        tokens = self.answer_tokens
-        return {**asdict(self.plan), "number of rows": len(tokens), "number of answer tokens": int(tokens.sum())}
+    def _identity(self) -> dict[str, Any]:
+        return identity.of_updates(self.plan, self.rows)
 
 
 def _as_it_is(batch: Batch) -> Batch:

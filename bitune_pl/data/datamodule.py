@@ -8,13 +8,14 @@ module's, and likewise the id of a start token that is a new one.
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from transformers import PreTrainedTokenizerBase
 
-from bitune_pl.data import cache, sources
+from bitune_pl.data import cache, identity, sources
 from bitune_pl.data.batching import InOrder, Loader
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
@@ -145,11 +146,33 @@ class BituneData(LightningDataModule):
             if part not in self.rows:
                 self.rows[part] = self._encode(part, log=True)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the run learns from; empty until its rows are read."""
+        return self._identity() if "train" in self.rows else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises:
+        ValueError: if a run would go on with other rows, or with other updates of them.
+        """
+        if self.trainer and self.trainer.state.fn == TrainerFn.FITTING:
+            identity.refuse_other(state, self._identity())
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "data.source": self.source,
+            "data.validation_source": self.validation_source,
+            "data.template": self.template.prompt,
+            "data.max_length": self.max_length,
+            **identity.of_updates(self._plan(), self.rows["train"]),
+            "validation rows": identity.of_rows(self.rows.get("validation")),
+        }
+
+    def _plan(self) -> Plan:
+        ranks, steps = self.trainer.world_size, self.trainer.accumulate_grad_batches
+        return Plan(self.batch_size, steps, ranks, self.seed, self.batch_tokens)
+
     def train_dataloader(self) -> Loader:
-        trainer = self.trainer
-        ranks, steps = trainer.world_size, trainer.accumulate_grad_batches
-        plan = Plan(self.batch_size, steps, ranks, self.seed, self.batch_tokens)
-        return Loader(self.rows["train"], plan, trainer.global_rank, self.num_workers)
+        return Loader(self.rows["train"], self._plan(), self.trainer.global_rank, self.num_workers)
 
     def val_dataloader(self) -> InOrder | list:
         return self._in_order("validation")

@@ -4,9 +4,11 @@ All ids stand in one array, so that a large set takes four bytes a token and is 
 tensors are made when it is asked for.
 """
 
+import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +66,14 @@ class Rows:
         """Tokens of each row, prompt and right answer with its end."""
         first = self.first[:-1]
         return self.ends[first + 2] - self.ends[first]
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all ids in their order, prompts, answers and choices told apart."""
+        found = hashlib.blake2b(digest_size=8)
+        for column in (self.ids, self.ends, self.first, self.golds):
+            found.update(np.ascontiguousarray(column).data)
+        return found.hexdigest()
 
     def _entry(self, i: int) -> LongTensor:
         return torch.from_numpy(self.ids[self.ends[i] : self.ends[i + 1]].astype(np.int64))

@@ -131,9 +131,9 @@ def test_resume_in_mid_epoch_and_at_its_end(byte_level, num_workers, stop):
 
 def test_a_state_of_other_data_or_batches_is_refused(byte_level):
     state = Loader(rows_of(byte_level, 40), Plan(4)).state_dict()
-    with pytest.raises(ValueError, match="trained with batch_size 4, this run has 5"):
+    with pytest.raises(ValueError, match="data.batch_size: 4 in the checkpoint, 5 here"):
         Loader(rows_of(byte_level, 40), Plan(5)).load_state_dict(state)
-    with pytest.raises(ValueError, match="trained with number of rows 40, this run has 39"):
+    with pytest.raises(ValueError, match="training rows: 40 rows .* in the checkpoint, 39 rows"):
         Loader(rows_of(byte_level, 39), Plan(4)).load_state_dict(state)
 
 
