@@ -1,17 +1,19 @@
 """What is done beside the training step: where a run ends, where it can go on, and the best model, kept as it appears.
 
 `BestModel` writes `model/`, `ValidateAtEnd` makes sure that a run which stops in the middle of an epoch is validated too,
-`ResumePoint` that one which is interrupted can go on. What TensorBoard shows is in `dashboard/`, the progress display in
-`progress.py`.
+`ResumePoint` and `LastCheckpoint` that one which is interrupted can go on, `ConfigOfResumed` that its config says how.
+What TensorBoard shows is in `dashboard/`, the progress display in `progress.py`.
 """
 
 import os
 import shutil
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bitune_pl.training.model_folder import write_model
 
@@ -42,16 +44,37 @@ class ResumePoint(Callback):
             checkpoint["loops"]["fit_loop"] = self.loops
 
 
+class LastCheckpoint(ModelCheckpoint):
+    """The last checkpoint, also of a run that is interrupted; what fails before training starts leaves it as it was."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self.save_on_exception = True
+
+
+class ConfigOfResumed(Callback):
+    """Calls `save(updates)` once a resumed run really goes on."""
+
+    def __init__(self, save: Callable[[int], None]) -> None:
+        self.save = save
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            self.save(trainer.global_step)
+
+
 class BestModel(Callback):
     """Keep `folder` at the best model so far, in the form that `--run` reads.
 
     Best is what the run's ModelCheckpoint watches, the validation loss where there are no checkpoints; without any
-    validation it is the last. The outcomes of the best model on the validation questions stay in `right`, one a question.
+    validation it is the last. `update` is the update after which it was best. Its outcomes on the validation questions
+    stay in `right`, one a question.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.score: float | None = None
+        self.update: int | None = None
         self.right: list[float] = []
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -62,7 +85,7 @@ class BestModel(Callback):
         score = float(trainer.callback_metrics[monitor])
         better = self.score is None or (score < self.score if mode == "min" else score > self.score)
         if better and score == score:
-            self.score, self.right = score, pl_module.right
+            self.score, self.update, self.right = score, trainer.global_step, pl_module.right
             self._write(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -78,7 +101,7 @@ class BestModel(Callback):
             os.replace(fresh, self.folder)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"score": self.score, "right": self.right}
+        return {"score": self.score, "update": self.update, "right": self.right}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.score, self.right = state["score"], state["right"]
+        self.score, self.update, self.right = state["score"], state.get("update"), state["right"]

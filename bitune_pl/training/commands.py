@@ -12,8 +12,9 @@ import lightning
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from bitune_pl.training.callbacks import BestModel
+from bitune_pl.training.checkpoints import read_checkpoint
 from bitune_pl.training.lightning_cli import BituneCLI
-from bitune_pl.training.run_folder import existing_run, last_checkpoint, shared
+from bitune_pl.training.run_folder import best_checkpoint, existing_run, last_checkpoint, shared
 from bitune_pl.training.untuned import UntunedScore
 
 _AS_IT_SHOULD_BE = [
@@ -31,15 +32,28 @@ _AS_IT_SHOULD_BE = [
 def fit(argv: list[str]) -> None:
     """Train. `--resume RUN` goes on with the settings and the last checkpoint of a run, in its folder."""
     cli = _open(argv, "fit", "--resume")
-    run = cli.run_folder
+    run, ckpt_path = cli.run_folder, cli.config.ckpt_path
+    before = read_checkpoint(ckpt_path)["global_step"] if ckpt_path else 0
     with _stopping_well(cli), shared(run):
         if cli.is_new and cli.trainer.is_global_zero:
             cli.save_config()
         _ = cli.model.tokenizer  # a base that cannot be had is told before rows are read
-        cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path)
+        cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=ckpt_path)
     if cli.trainer.is_global_zero:
-        _report_gain(cli)
-        print(f"The run is in {run}. Next: bitune generate --run {run} {_question(cli)}")
+        _report(cli, before)
+
+
+def _report(cli: BituneCLI, before: int) -> None:
+    """What a run that had so many updates before has come to."""
+    run, now = cli.run_folder, cli.trainer.global_step
+    if now == before:
+        print(
+            f"The run in {run} is already at update {now} of {now}, so nothing was trained. A larger trainer.max_steps "
+            "or trainer.max_epochs lets it go on."
+        )
+        return
+    _report_gain(cli)
+    print(f"The run is in {run}. Next: bitune generate --run {run} {_question(cli)}")
 
 
 def _question(cli: BituneCLI) -> str:
@@ -95,8 +109,7 @@ def _unfold(argv: list[str], option: str) -> list[str]:
     if at + 1 == len(argv):
         raise ValueError(f"{option} needs the folder of a run after it.")
     run = existing_run(Path(argv[at + 1]))
-    best = sorted((run / "checkpoints").glob("best*.ckpt")) if option == "--run" else []
-    checkpoint = best[-1] if best else last_checkpoint(run)
+    checkpoint = best_checkpoint(run) if option == "--run" else last_checkpoint(run)
     return ["--config", str(run / "config.yaml"), "--ckpt_path", str(checkpoint), *argv[:at], *argv[at + 2 :]]
 
 
@@ -125,6 +138,8 @@ def _stopping_well(cli: BituneCLI) -> Iterator[None]:
         if isinstance(error, SystemExit):  # what Lightning makes of Ctrl-C
             go_on = f"; bitune fit --resume {cli.run_folder} goes on from there" if updates else ""
             raise KeyboardInterrupt(f"Stopped after {updates} updates{go_on}.") from error
+        if isinstance(error, MisconfigurationException):
+            raise ValueError(f"The trainer cannot do this: {error}") from error
         raise
 
 

@@ -15,9 +15,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from bitune_pl import __version__
 from bitune_pl.data.datamodule import BituneData
-from bitune_pl.training.callbacks import BestModel, ResumePoint, ValidateAtEnd
+from bitune_pl.training import saved_config
+from bitune_pl.training.callbacks import BestModel, ConfigOfResumed, LastCheckpoint, ResumePoint, ValidateAtEnd
 from bitune_pl.training.checkpoints import read_checkpoint, refuse_disagreements
 from bitune_pl.training.dashboard.callbacks import dashboard
 from bitune_pl.training.dashboard.events import EventLogger
@@ -111,6 +111,7 @@ class BituneCLI(LightningCLI):
         callbacks = [*dashboard(log), *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
         callbacks += [UntunedScore()] if self.config_init.compare_untuned else []
         callbacks += [self.config_init.evaluate] if self.config_init.evaluate.tasks else []
+        callbacks += [] if self.is_new else [ConfigOfResumed(self.update_config)]
         callbacks += self._checkpoints()
         return super().instantiate_trainer(
             default_root_dir=str(self.run_folder),
@@ -161,7 +162,7 @@ class BituneCLI(LightningCLI):
         if given.enable_checkpointing is False:
             return []
         folder = self.run_folder / "checkpoints"
-        last = ModelCheckpoint(folder, filename="last", enable_version_counter=False, save_on_exception=True)
+        last = LastCheckpoint(folder, filename="last", enable_version_counter=False)
         if any(isinstance(callback, ModelCheckpoint) for callback in given.callbacks or []):
             return [last]
         monitor = None if given.limit_val_batches == 0 else "loss/validation"
@@ -169,15 +170,20 @@ class BituneCLI(LightningCLI):
         return [best, last] if monitor else [last]
 
     def save_config(self) -> None:
-        """`config.yaml` of a new run: what differs from the defaults, and what names the run."""
+        """`config.yaml` of a new run."""
+        saved_config.write(self.run_folder, self._kept())
+
+    def update_config(self, updates: int) -> None:
+        """`config.yaml` of a run that goes on after so many updates."""
+        saved_config.update(self.run_folder, self._kept(), updates)
+
+    def _kept(self) -> dict[str, Any]:
+        """What differs from the defaults, and what names the run."""
         config = self.config.clone()
-        config.pop("config", None)
-        for name in ("ckpt_path", "resume"):
+        for name in ("config", "ckpt_path", "resume"):
             config.pop(name, None)
         kept = yaml.safe_load(self.parser.dump(config, skip_default=True, skip_unset=False)) or {}
         kept.setdefault("seed_everything", config.seed_everything)
         kept.setdefault("model", {}).setdefault("base", config.model.base)
         kept.setdefault("data", {}).setdefault("source", config.data.source)
-        again = f"bitune fit --config {self.run_folder}/config.yaml"
-        head = f"# bitune_pl {__version__}; all else is at its default. Again: {again}\n"
-        (self.run_folder / "config.yaml").write_text(head + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True))
+        return kept

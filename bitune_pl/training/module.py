@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 from transformers import PreTrainedTokenizerBase
@@ -23,7 +24,7 @@ from bitune_pl.method.model import Bitune
 from bitune_pl.method.quantization import check_quantization
 from bitune_pl.method.start_token import check_start_token
 from bitune_pl.training.checkpoints import refuse_disagreements, restore, trained_tensors
-from bitune_pl.training.optimizer import adamw, linear_schedule
+from bitune_pl.training.optimizer import adamw, linear_schedule, take_up
 from bitune_pl.training.scores import Scores
 from bitune_pl.training.settings import check_adamw, check_precision, check_rates, whole_method
 
@@ -172,6 +173,16 @@ class BituneModule(LightningModule):
         )
         schedule = linear_schedule(optimizer, int(self.trainer.estimated_stepping_batches), settings.warmup)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_start(self) -> None:
+        """A resumed run may be longer than it was: its next update is one of the new schedule already."""
+        if self.trainer.global_step:
+            saved, rate = take_up(self.lr_schedulers())
+            if rate != saved:
+                rank_zero_info(
+                    f"The learning rate goes on at {rate:.3g}, that of update {self.trainer.global_step + 1} of "
+                    f"{self.trainer.estimated_stepping_batches}, where it stood at {saved:.3g}."
+                )
 
     def validation_step(self, batch, batch_idx: int) -> None:
         self.scores["validation"].add(self.model, batch)

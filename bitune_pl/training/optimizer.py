@@ -25,6 +25,18 @@ def linear_schedule(optimizer: Optimizer, updates: int, warmup: float) -> Lambda
     return get_linear_schedule_with_warmup(optimizer, int(warmup * updates), updates)
 
 
+def take_up(schedule: LambdaLR) -> tuple[float, float]:
+    """Give the next update the rate of this schedule, since a checkpoint brings the rate of the one it was made under.
+
+    Returns the rate of the checkpoint and that of the schedule; they are the same if the schedules are.
+    """
+    (group,) = schedule.optimizer.param_groups
+    saved = group["lr"]
+    schedule.last_epoch -= 1
+    schedule.step()
+    return saved, group["lr"]
+
+
 def _in_own_order(optimizer: Optimizer, saved: dict) -> dict:
     """The saved state with its parameters in this optimizer's order.
 

@@ -5,10 +5,13 @@ overwrites another. A resumed run goes on in its own folder.
 """
 
 import os
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+
+from bitune_pl.training.checkpoints import read_checkpoint
 
 # Processes that the launcher starts for further ranks find the first one's folder here.
 _SHARED = "BITUNE_RUN_FOLDER"
@@ -80,3 +83,32 @@ def last_checkpoint(run: Path) -> Path:
             f"{run} has no checkpoint to go on from; start a new run with --config {run / 'config.yaml'}."
         )
     return found[-1]
+
+
+def best_checkpoint(run: Path) -> Path:
+    """The checkpoint of the model that is kept in `model/`; the newest where there was no best one yet.
+
+    What is best is what the run's `BestModel` remembers: names of files say nothing of it once a run was moved, or has
+    a ModelCheckpoint of the user's.
+
+    Raises:
+        FileNotFoundError: if the run has no checkpoint.
+        ValueError: if the newest cannot be read.
+    """
+    last = last_checkpoint(run)
+    newest = read_checkpoint(last)
+    states = [state for state in newest.get("callbacks", {}).values() if isinstance(state, dict)]
+    update = newest.get("callbacks", {}).get("BestModel", {}).get("update")
+    if update in (None, newest["global_step"]):
+        return last
+    elsewhere = [Path(state["best_model_path"]) for state in states if state.get("best_model_path")]
+    for path in [*sorted((run / "checkpoints").glob("*.ckpt")), *filter(Path.is_file, elsewhere)]:
+        with suppress(ValueError):  # one that is cut short
+            if read_checkpoint(path)["global_step"] == update:
+                return path
+    warnings.warn(
+        f"The best model of {run}, of update {update}, has no checkpoint; what is scored is the newest, of update "
+        f"{newest['global_step']}. `bitune evaluate --run {run}` scores the best.",
+        stacklevel=2,
+    )
+    return last

@@ -40,6 +40,8 @@ def check_length(given: Any, compares: bool) -> None:
             "The learning rate falls to 0 at the end of a run, so a run needs one: give trainer.max_steps or "
             "trainer.max_epochs, beside trainer.max_time too."
         )
+    if given.limit_train_batches == 0:
+        raise ValueError("trainer.limit_train_batches is 0, so nothing would be trained: leave it out.")
     part, step = given.limit_train_batches, given.accumulate_grad_batches
     if step > 1 and part is not None and not (isinstance(part, int) and part % step == 0):
         raise ValueError(

@@ -21,7 +21,7 @@ def test_the_best_model_is_kept_and_a_score_that_is_no_number_never_is(monkeypat
         is_global_zero=True,
         datamodule=None,
     )
-    for score in (3.0, float("nan"), 1.0, 5.0, 2.0):
+    for trainer.global_step, score in enumerate((3.0, float("nan"), 1.0, 5.0, 2.0)):
         trainer.callback_metrics, module.model = {"loss": torch.tensor(score)}, score
         best.on_validation_end(trainer, module)
     best.on_train_end(trainer, module)

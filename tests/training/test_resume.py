@@ -1,7 +1,17 @@
 """Going on with a run: the same data and updates or a refusal, a longer schedule, and what is said."""
 
+from pathlib import Path
 
 import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny_base import CPU
+
+from bitune_pl.cli import main
+from bitune_pl.training.checkpoints import read_checkpoint
+from bitune_pl.training.run_folder import best_checkpoint
 
 PAIRS = [(f"row {i}", f" {i * i}") for i in range(12)]
 OTHER = [(f"now {i}", f" {i * i}") for i in range(12)]  # as many rows, prompts and answers of as many tokens
@@ -54,3 +64,76 @@ def test_a_run_may_be_scored_on_other_rows(train, rows, stopped):
     made.datamodule.validation_source = rows("w.jsonl", OTHER)
     made.validate(made.lightning_module, datamodule=made.datamodule, ckpt_path=checkpoint, verbose=False)
     assert "loss/validation" in made.callback_metrics
+
+
+FEW = ["--data.train_rows", "20", "--data.validation_rows", "4", "--data.batch_size", "4"]
+
+
+@pytest.fixture
+def fit(tiny_base, tmp_path, capsys):
+    """Runs `bitune fit` on five updates an epoch; gives the run's folder, and what was said."""
+
+    def run(*args: str, status: int = 0) -> tuple[Path, str]:
+        start = [] if "--resume" in args else ["--model.base", tiny_base, "--model.lr", "0.01", *CPU, *FEW]
+        assert main(["fit", *start, *args]) == status, capsys.readouterr().err
+        said = capsys.readouterr()
+        return next((tmp_path / "runs" / "categories").iterdir()), said.out + said.err
+
+    return run
+
+
+def rates(run: Path) -> list[float]:
+    return [event.value for event in EventAccumulator(str(run)).Reload().Scalars("learning_rate")]
+
+
+def test_an_extended_run_follows_its_new_schedule_and_goes_on_by_its_folder(fit, capsys):
+    run, _ = fit("--trainer.max_epochs", "1")
+    saved = (run / "config.yaml").read_text()
+    fit("--resume", str(run), "--trainer.max_epochs", "3")
+    expected = [0.01 * (15 - u) / 14 for u in range(5, 15)]
+    assert rates(run)[5:] == pytest.approx(expected), "the first of them too, which ran at 0"
+    now = (run / "config.yaml").read_text()
+    assert yaml.safe_load(now) == yaml.safe_load(saved) | {"trainer": {"accelerator": "cpu", "max_epochs": 3}}
+    assert now.splitlines()[1] == "# after update 5: trainer.max_epochs 1 -> 3"
+    _, said = fit("--resume", str(run))
+    assert "is already at update 15 of 15, so nothing was trained." in said and "Next:" not in said
+
+
+def test_a_run_that_cannot_go_on_is_left_as_it_was(fit):
+    run, _ = fit("--trainer.max_epochs", "3", "--trainer.limit_val_batches", "0")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    _, said = fit("--resume", str(run), "--trainer.max_epochs", "1", status=2)
+    assert "current_epoch=2" in said and "Traceback" not in said
+    _, said = fit("--resume", str(run), "--data.template", "X {question} {choices}", status=2)
+    assert "data.template: " in said
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_best_checkpoint_is_that_of_the_model_also_once_the_run_was_moved(fit, tmp_path):
+    """Both best-update-6 and best-update-18 exist then, and as text the first of them is the last."""
+    run, _ = fit(
+        "--trainer.max_steps", "6", "--trainer.val_check_interval", "3", "--trainer.check_val_every_n_epoch", "null"
+    )
+    first = best_checkpoint(run)
+    moved = run.rename(run.with_name("moved"))
+    again = ["--resume", str(moved), "--trainer.max_steps", "18", "--trainer.val_check_interval", "6"]
+    fit(*again)
+    best = best_checkpoint(moved)
+    assert yaml.safe_load((moved / "config.yaml").read_text())["trainer"]["check_val_every_n_epoch"] is None
+    held = load_file(moved / "model" / "theta.safetensors")
+    theta = read_checkpoint(best)["state_dict"]
+    assert all(torch.equal(theta[f"model.{name}"], held[name]) for name in held)
+    assert {path.name for path in (moved / "checkpoints").iterdir()} >= {first.name, "last.ckpt"}
+
+
+def test_the_best_of_a_users_own_checkpoints(fit):
+    """One that keeps the highest loss, which is that of the first epoch."""
+    settings = "{monitor: loss/validation, mode: max, filename: own}"
+    own = f"[{{class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {settings}}}]"
+    run, _ = fit("--trainer.max_epochs", "3", "--trainer.callbacks", own)
+    best, last = best_checkpoint(run), read_checkpoint(run / "checkpoints" / "last.ckpt")
+    assert best.name == "own.ckpt"
+    assert read_checkpoint(best)["global_step"] == last["callbacks"]["BestModel"]["update"] < last["global_step"]
+    best.unlink()
+    with pytest.warns(UserWarning, match="has no checkpoint; what is scored is the newest, of update 15"):
+        assert best_checkpoint(run).name == "last.ckpt"
