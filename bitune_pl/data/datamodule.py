@@ -15,7 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from transformers import PreTrainedTokenizerBase
 
-from bitune_pl.data import cache, identity, sources
+from bitune_pl.data import cache, identity, settings, sources
 from bitune_pl.data.batching import InOrder, Loader
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
@@ -90,13 +90,9 @@ class BituneData(LightningDataModule):
         self.tokenizer: PreTrainedTokenizerBase | None = None
         self.start_token_id: int | None = None
         self.rows: dict[str, Rows] = {}
+        self.kept: dict[str, list[Example]] = {}  # the text of rows that are predicted
         self.allow_zero_length_dataloader_with_multiple_devices = True  # more ranks than validation rows
-        Plan(batch_size, batch_tokens=batch_tokens)
-        if template is not None and not Template(template).fields:
-            raise ValueError(
-                f"data.template {template!r} has no field such as {{question}}: every row would read alike."
-            )
-        _check(max_length, self.limits, num_workers)
+        settings.check(template, max_length, batch_size, batch_tokens, num_workers, self.limits)
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -141,7 +137,16 @@ class BituneData(LightningDataModule):
                 self._encode(part)
 
     def setup(self, stage: str) -> None:
-        """Read and encode the parts of a stage, each once."""
+        """Read and encode the parts of a stage, each once.
+
+        Raises:
+            ValueError: if rows are unusable, or there are none to score.
+        """
+        if stage != TrainerFn.FITTING and not self._holds_out:
+            raise ValueError(
+                f"{self.source} is too small to hold rows out (it has fewer than ten), so there are none to score: give "
+                "data.validation_source."
+            )
         for part in self._needed(TrainerFn(stage)):
             if part not in self.rows:
                 self.rows[part] = self._encode(part, log=True)
@@ -194,9 +199,13 @@ class BituneData(LightningDataModule):
     def _has_own_validation(self) -> bool:
         return self.validation_source != self.source
 
+    @property
+    def _holds_out(self) -> bool:
+        return self._has_own_validation or sources.holds_out(self.source, self.fields)
+
     def _has_validation(self) -> bool:
         """A user's own file of a few rows is all trained on."""
-        if self._has_own_validation or sources.holds_out(self.source, self.fields):
+        if self._holds_out:
             return True
         rank_zero_info(f"{self.source} is too small to hold rows out for validation; give data.validation_source.")
         return False
@@ -216,17 +225,10 @@ class BituneData(LightningDataModule):
         summary = sources.summary(len(encoded.rows) + len(dropped), dropped)
         if not len(encoded.rows):
             raise ValueError(f"{self.name(part)} ({part}): no usable rows ({summary}).")
+        if part == "test":
+            left_out = {row.where for row in encoded.dropped}
+            self.kept[part] = [example for example in loaded.examples if example.where not in left_out]
         if log:
             remark = f" ({encoded.remark})" if encoded.remark else ""
             rank_zero_info(f"{self.name(part)} ({part}), rows kept: {summary}{remark}")
         return encoded.rows
-
-
-def _check(max_length: int, limits: dict[str, int | None], num_workers: int) -> None:
-    if num_workers < 0:
-        raise ValueError(f"data.num_workers is a number of processes, 0 or more, not {num_workers}.")
-    if max_length < 3:
-        raise ValueError(f"data.max_length is at least 3 (a prompt, an answer and its end), not {max_length}.")
-    for part, limit in limits.items():
-        if limit is not None and limit < 1:
-            raise ValueError(f"data.{part}_rows is a number of rows, at least 1, not {limit}.")

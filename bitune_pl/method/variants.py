@@ -4,6 +4,7 @@ An ablation is a point in the space of four choices, not a branch in the code: n
 What the weights are (LoRA, DoRA, IA3, full copies, none) is the adapter's business.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
@@ -68,7 +69,7 @@ def resolve(method: "str | dict | Method") -> Method:
     """A `Method` from a variant's name, from its four fields, or from itself.
 
     Raises:
-        ValueError: if the name or a field is unknown.
+        ValueError: if the name or a field is unknown, or it is none of these.
     """
     if isinstance(method, Method):
         return method
@@ -76,6 +77,8 @@ def resolve(method: "str | dict | Method") -> Method:
         if method not in VARIANTS:
             raise ValueError(f"There is no variant {method!r}; the variants are {', '.join(VARIANTS)}.")
         return VARIANTS[method]
+    if not isinstance(method, Mapping):
+        raise ValueError(f"A method is a variant's name ({', '.join(VARIANTS)}) or its four fields, not {method!r}.")
     unknown = set(method) - set(asdict(Method()))
     if unknown:
         raise ValueError(

@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import lightning
@@ -76,16 +77,20 @@ def test(argv: list[str]) -> None:
 
 
 def predict(argv: list[str]) -> None:
-    """Greedy answers to the test rows, one JSON object a line on standard output."""
+    """Greedy answers to the test rows, one JSON object a line on standard output: row, prompt and answer."""
     cli = _open(argv, "predict")
-    for batch in cli.trainer.predict(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path):
-        for ids in batch:
-            print(json.dumps({"answer": cli.datamodule.encoder.decode(ids)}, ensure_ascii=False))
+    batches = cli.trainer.predict(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path) or []
+    asked = cli.datamodule.kept["test"][cli.trainer.global_rank :: cli.trainer.world_size]
+    for row, ids in zip(asked, chain.from_iterable(batches), strict=False):  # the trainer may be told to take some
+        said = {"row": row.where, "prompt": row.prompt, "answer": cli.datamodule.encoder.decode(ids)}
+        print(json.dumps(said, ensure_ascii=False))
 
 
 def _score(argv: list[str], command: str) -> None:
     cli = _open(argv, command)
     getattr(cli.trainer, command)(cli.model, cli.datamodule, ckpt_path=cli.config.ckpt_path, verbose=False)
+    if not cli.trainer.callback_metrics:
+        raise ValueError(f"Nothing was scored, as the trainer is told to take no batches: {command} needs some.")
     for name, value in cli.trainer.callback_metrics.items():
         print(f"{name:<28}{value:.4f}")
 
@@ -138,7 +143,7 @@ def _stopping_well(cli: BituneCLI) -> Iterator[None]:
         if isinstance(error, SystemExit):  # what Lightning makes of Ctrl-C
             go_on = f"; bitune fit --resume {cli.run_folder} goes on from there" if updates else ""
             raise KeyboardInterrupt(f"Stopped after {updates} updates{go_on}.") from error
-        if isinstance(error, MisconfigurationException):
+        if isinstance(error, MisconfigurationException) or "Early stopping conditioned" in str(error):
             raise ValueError(f"The trainer cannot do this: {error}") from error
         raise
 

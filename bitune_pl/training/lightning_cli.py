@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
@@ -27,7 +27,15 @@ from bitune_pl.training.module import BituneModule
 from bitune_pl.training.parsing import one_sentence
 from bitune_pl.training.progress import UpdateProgress
 from bitune_pl.training.run_folder import new_run_folder, run_of_checkpoint
-from bitune_pl.training.settings import check_length, check_precision, check_strategy
+from bitune_pl.training.settings import (
+    check_devices,
+    check_intervals,
+    check_length,
+    check_monitors,
+    check_precision,
+    check_sections,
+    check_strategy,
+)
 from bitune_pl.training.untuned import UntunedScore
 
 TRAINER_DEFAULTS = {
@@ -82,6 +90,7 @@ class BituneCLI(LightningCLI):
                 self._take_settings_of_checkpoint(parser, args)
         except ArgumentError as error:
             raise ValueError(one_sentence(str(error), parser)) from error
+        check_sections(self.config)
 
     def _take_settings_of_checkpoint(self, parser: LightningArgumentParser, args: list[str]) -> None:
         saved = read_checkpoint(self.config.ckpt_path)["hyper_parameters"]
@@ -99,10 +108,15 @@ class BituneCLI(LightningCLI):
         given = self.config_init.trainer
         check_precision(given.precision)
         check_strategy(given.strategy)
+        check_devices(given.accelerator, given.devices)
+        callbacks = given.callbacks or []
+        own = callbacks if isinstance(callbacks, list) else [callbacks]
         if self.command != "fit":
             self._check_trained()
-            callbacks = (given.callbacks or []) + self._progress(UpdateLog())
+            callbacks = own + self._progress(UpdateLog())
             return super().instantiate_trainer(logger=False, enable_checkpointing=False, callbacks=callbacks)
+        check_intervals(given)
+        check_monitors(own)
         if given.max_steps == -1 and given.max_epochs is None and given.max_time is None:
             given.max_epochs = 1  # Lightning's own default is 1000
         check_length(given, self.config_init.compare_untuned)
@@ -112,12 +126,12 @@ class BituneCLI(LightningCLI):
         callbacks += [UntunedScore()] if self.config_init.compare_untuned else []
         callbacks += [self.config_init.evaluate] if self.config_init.evaluate.tasks else []
         callbacks += [] if self.is_new else [ConfigOfResumed(self.update_config)]
-        callbacks += self._checkpoints()
+        callbacks += self._checkpoints(own)
         return super().instantiate_trainer(
             default_root_dir=str(self.run_folder),
             logger=self._logger(),
             # ResumePoint is first: an interruption within another callback must find the update's loops taken.
-            callbacks=[ResumePoint(), *(given.callbacks or []), *callbacks],
+            callbacks=[ResumePoint(), *own, *callbacks],
         )
 
     def _check_trained(self) -> None:
@@ -156,14 +170,14 @@ class BituneCLI(LightningCLI):
         after = read_checkpoint(self.config.ckpt_path)["global_step"] + 1 if self.config.ckpt_path else None
         return EventLogger(self.run_folder, name="", version="", default_hp_metric=False, purge_step=after)
 
-    def _checkpoints(self) -> list[ModelCheckpoint]:
+    def _checkpoints(self, own: list[Callback]) -> list[ModelCheckpoint]:
         """The best by validation loss and the last; the latter also when the run is interrupted."""
         given = self.config_init.trainer
         if given.enable_checkpointing is False:
             return []
         folder = self.run_folder / "checkpoints"
         last = LastCheckpoint(folder, filename="last", enable_version_counter=False)
-        if any(isinstance(callback, ModelCheckpoint) for callback in given.callbacks or []):
+        if any(isinstance(callback, ModelCheckpoint) for callback in own):
             return [last]
         monitor = None if given.limit_val_batches == 0 else "loss/validation"
         best = ModelCheckpoint(folder, filename="best-update-{step}", auto_insert_metric_name=False, monitor=monitor)

@@ -8,6 +8,8 @@ from difflib import get_close_matches
 
 from lightning.pytorch.cli import LightningArgumentParser
 
+from bitune_pl.training.settings import EMPTY
+
 _UNKNOWN = [
     re.compile(r"unrecognized arguments: (?P<key>--[\w.+]+)"),
     re.compile(r"Group '(?P<group>[\w.]+)' does not accept option '(?P<key>[\w.]+)'"),
@@ -20,6 +22,10 @@ _LINKED = re.compile(
 )
 _UNION = re.compile(r".*Subtypes: \[(?P<expected>.*?)\] Errors:.*Given value: (?P<value>.*)", re.DOTALL)
 _EXPECTED = re.compile(r"Expected an? (?P<expected>.*?)\. Got value: (?P<value>.*)", re.DOTALL)
+_LACKS = re.compile(
+    r"Problem with given class_path '(?P<path>[\w.]+)':\s*the following arguments are required: (?P<names>[\w, ]+)"
+)
+_EMPTY = re.compile(r'Key "(?P<section>\w+)\.\w+" not found in namespace')
 _TYPES = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "text", "NoneType": "null"}
 
 
@@ -30,6 +36,8 @@ def one_sentence(text: str, parser: LightningArgumentParser) -> str:
             parts = found.groupdict()
             key = ".".join(filter(None, [parts.get("group"), parts["key"].lstrip("-").rstrip("+")]))
             return _unknown(key, sorted(parser.get_defaults().keys()))
+    if found := _EMPTY.search(text):
+        return EMPTY.format(found["section"])
     if found := _LINKED.search(text):
         return (
             f"{found['key'] or found['key2']} is taken from {found['source'] or found['source2']}: set that one alone."
@@ -48,6 +56,11 @@ def _unknown(key: str, known: list[str]) -> str:
 
 
 def _wrong(key: str, why: str) -> str:
+    if lacks := _LACKS.search(why):
+        name = lacks["path"].rpartition(".")[2]
+        names = re.split(r"\W+", lacks["names"].split(" -")[0].strip())
+        given = ", ".join(f"{argument}: ..." for argument in names)
+        return f"{key}: {name} needs more settings: {{class_path: {name}, init_args: {{{given}}}}}."
     found = _EXPECTED.fullmatch(why) or _UNION.fullmatch(why)
     if not found:
         return f"{key} cannot be what was given: {why}."

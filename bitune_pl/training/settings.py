@@ -4,9 +4,79 @@ Each check is about settings alone: what only the end of a run would notice, or 
 are in `data`, those of adapters in `method`; the words of jsonargparse's own errors are in `parsing`.
 """
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+from lightning.pytorch import Callback
+
 from bitune_pl.method.variants import Method, resolve
+
+SCORES = ("loss/validation", "loss_per_token/validation", "accuracy/validation")
+"""What a validation measures; accuracy where its rows are questions with choices."""
+
+
+EMPTY = "The section {} of the config is empty: give settings under it, or leave it out."
+
+
+def check_sections(config: Any) -> None:
+    """Refuse a section that a config names and leaves empty, and a seed that numpy does not take.
+
+    Raises:
+        ValueError: naming the section or the setting.
+    """
+    for name, key in {"model": "model.base", "data": "data.source", "trainer": "trainer.max_steps"}.items():
+        if key not in config:
+            raise ValueError(EMPTY.format(name))
+    if not 0 <= config.seed_everything < 2**32:
+        raise ValueError(f"seed_everything is a whole number from 0 to {2**32 - 1}, not {config.seed_everything}.")
+
+
+def check_devices(accelerator: Any, devices: Any) -> None:
+    """Refuse more processes than a machine without accelerators has cores.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    is_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+    ranks, cores = int(devices) if str(devices).isdecimal() else 1, os.cpu_count() or 1
+    if is_cpu and ranks > cores:
+        raise ValueError(f"trainer.devices asks for {ranks} processes, and this machine has {cores} CPU cores.")
+
+
+def check_intervals(given: Any) -> None:
+    """Refuse intervals of nothing.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    wanted = {
+        "log_every_n_steps": "a number of updates, at least 1 (trainer.logger false logs none)",
+        "check_val_every_n_epoch": "a number of epochs, at least 1, or null",
+        "val_check_interval": "a number of batches or a share of an epoch, above 0 (limit_val_batches 0 validates never)",
+    }
+    for name, what in wanted.items():
+        value = given.get(name)
+        if isinstance(value, int | float) and value <= 0:
+            raise ValueError(f"trainer.{name} is {what}, not {value}.")
+
+
+def check_monitors(callbacks: Sequence[Callback]) -> None:
+    """Refuse callbacks that watch what nothing measures; a user's own callbacks may measure anything.
+
+    Raises:
+        ValueError: naming what there is.
+    """
+    if not all(type(callback).__module__.startswith("lightning.") for callback in callbacks):
+        return
+    for callback in callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if isinstance(monitor, str) and monitor not in (*SCORES, "step", "epoch"):
+            raise ValueError(
+                f"{type(callback).__name__} monitors {monitor!r}, which nothing measures; a validation measures "
+                f"{', '.join(SCORES)}."
+            )
 
 
 def check_strategy(strategy: Any) -> None:

@@ -1,5 +1,7 @@
 """Settings that only the end of a run, or nothing at all, would notice are refused before anything is loaded."""
 
+import json
+
 import pytest
 
 from bitune_pl.cli import main
@@ -30,6 +32,21 @@ REFUSED = {
     "The adapter none has no settings": [
         "--trainer.max_steps=1", "--model.adapter=none", "--model.adapter_settings={r: 8}"
     ],
+    "trainer.limit_train_batches is 0, so nothing": ["--trainer.max_steps=1", "--trainer.limit_train_batches=0"],
+    "trainer.log_every_n_steps is a number of updates": ["--trainer.max_steps=1", "--trainer.log_every_n_steps=0"],
+    "trainer.val_check_interval is": ["--trainer.max_steps=1", "--trainer.val_check_interval=0"],
+    "trainer.check_val_every_n_epoch is": ["--trainer.max_steps=1", "--trainer.check_val_every_n_epoch=0"],
+    "trainer.devices asks for 9999 processes, and": ["--trainer.max_steps=1", "--trainer.devices=9999"],
+    "seed_everything is a whole number from 0 to 4294967295, not -1": ["--trainer.max_steps=1", "--seed_everything=-1"],
+    "EarlyStopping monitors 'nope', which nothing measures": [
+        "--trainer.max_steps=1", "--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=nope"
+    ],
+    "EarlyStopping needs more settings: {class_path: EarlyStopping, init_args: {monitor: ...}}": [
+        "--trainer.max_steps=1", "--trainer.callbacks=EarlyStopping"
+    ],
+    "The trainer cannot do this: SWA": [
+        "--trainer.max_steps=2", "--trainer.callbacks=StochasticWeightAveraging", "--trainer.callbacks.swa_lrs=0.1"
+    ],
 }  # fmt: skip
 
 
@@ -37,7 +54,41 @@ REFUSED = {
 def test_refused(tiny_base, tmp_path, capsys, said):
     assert fit(tiny_base, tmp_path, *REFUSED[said]) == 2
     assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and "cache" not in path.parts]
+
+
+@pytest.mark.parametrize("section", ["model", "data", "trainer"])
+def test_an_empty_section_of_a_config(tmp_path, capsys, section):
+    (tmp_path / "my.yaml").write_text(f"{section}: null\n")
+    assert main(["fit", "--config", "my.yaml"]) == 2
+    assert f"The section {section} of the config is empty" in capsys.readouterr().err
+
+
+def test_a_single_callback_is_a_list_of_one(tiny_base, tmp_path):
+    (tmp_path / "my.yaml").write_text("trainer: {max_steps: 1, callbacks: {class_path: LearningRateMonitor}}\n")
+    assert not fit(tiny_base, tmp_path, "--config", str(tmp_path / "my.yaml"))
+
+
+@pytest.fixture
+def few_rows(tiny_base, tmp_path, rows):
+    """A run on five rows, too few to hold any out."""
+    file = rows("few.jsonl", [(f"row {i}", f" {i}") for i in range(5)])
+    start = ["fit", "--model.base", tiny_base, *CPU, "--data.source", file, "--trainer.default_root_dir", str(tmp_path)]
+    assert not main([*start, "--trainer.max_steps", "1"])
+    return next((tmp_path / "few").iterdir())
+
+
+def test_rows_that_are_not_there_are_not_scored(few_rows, rows, capsys):
+    for command in ("validate", "test", "predict"):
+        assert main([command, "--run", str(few_rows), *CPU]) == 2
+        assert "few.jsonl is too small to hold rows out" in capsys.readouterr().err
+    other = ["--data.validation_source", rows("v.jsonl", [("row 7", " 7"), ("x " * 600, " 1"), ("row 9", " 9")])]
+    assert main(["validate", "--run", str(few_rows), *CPU, *other, "--trainer.limit_val_batches", "0"]) == 2
+    assert "Nothing was scored" in capsys.readouterr().err
+    assert main(["predict", "--run", str(few_rows), *CPU, *other]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["row"], row["prompt"]) for row in said] == [("v.jsonl line 1", "row 7"), ("v.jsonl line 3", "row 9")]
+    assert all(isinstance(row["answer"], str) for row in said)
 
 
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])

@@ -147,6 +147,7 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(train, rows):
             "model.method has mixing but not second_pass, separate_weights: one field of a named variant",
         ),
         ({"method": {"second_pass": "causal", "separate_weights": True, "mixing": True, "mix": 1}}, "mix is not one"),
+        ({"method": None}, "A method is a variant's name .* or its four fields, not None"),
         ({"adapter": "lroa"}, "There is no adapter 'lroa'"),
         ({"theta_init": 0.0}, "above 0"),
         ({"lr": -1.0}, "above 0"),
