@@ -75,10 +75,12 @@ def disagreements(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]
     ]
 
 
-def refuse_disagreements(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def refuse_disagreements(saved: Mapping[str, Any], own: Mapping[str, Any], known_only: bool = False) -> None:
     """Raises:
-    ValueError: naming every setting that differs.
+    ValueError: naming every setting that differs, and with `known_only` those that the checkpoint does not have.
     """
+    if known_only and (unknown := [name for name in own if name not in saved]):
+        raise ValueError(f"There is no setting {', '.join(unknown)}; a checkpoint has {', '.join(saved)}.")
     if found := disagreements(saved, own):
         raise ValueError(
             f"The checkpoint was written with other settings ({'; '.join(found)}): give those of the checkpoint, or "

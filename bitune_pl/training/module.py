@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 from transformers import PreTrainedTokenizerBase
@@ -23,7 +23,7 @@ from bitune_pl.method.backbone import embedding_rows, load_decoder, load_tokeniz
 from bitune_pl.method.model import Bitune
 from bitune_pl.method.quantization import check_quantization
 from bitune_pl.method.start_token import check_start_token
-from bitune_pl.training.checkpoints import refuse_disagreements, restore, trained_tensors
+from bitune_pl.training.checkpoints import read_checkpoint, refuse_disagreements, restore, trained_tensors
 from bitune_pl.training.optimizer import adamw, linear_schedule, take_up
 from bitune_pl.training.scores import Scores
 from bitune_pl.training.settings import check_adamw, check_precision, check_rates, whole_method
@@ -177,12 +177,7 @@ class BituneModule(LightningModule):
     def on_train_start(self) -> None:
         """A resumed run may be longer than it was: its next update is one of the new schedule already."""
         if self.trainer.global_step:
-            saved, rate = take_up(self.lr_schedulers())
-            if rate != saved:
-                rank_zero_info(
-                    f"The learning rate goes on at {rate:.3g}, that of update {self.trainer.global_step + 1} of "
-                    f"{self.trainer.estimated_stepping_batches}, where it stood at {saved:.3g}."
-                )
+            take_up(self.lr_schedulers(), self.trainer.global_step, int(self.trainer.estimated_stepping_batches))
 
     def validation_step(self, batch, batch_idx: int) -> None:
         self.scores["validation"].add(self.model, batch)
@@ -212,6 +207,23 @@ class BituneModule(LightningModule):
     def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False) -> _IncompatibleKeys:
         restore(self, state_dict)
         return _IncompatibleKeys([], [])
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: str | Path, map_location=None, strict=None, **settings) -> Self:
+        """The module of a checkpoint, with the settings that are in it.
+
+        Args:
+            settings: are compared with those of the checkpoint (Lightning would let them silently replace these); only
+                `activation_checkpointing` may be another. `weights_only` is always true, as a checkpoint is plain.
+
+        Raises:
+            ValueError: naming every setting that differs or does not exist.
+        """
+        settings.pop("weights_only", None)
+        refuse_disagreements(read_checkpoint(checkpoint_path)["hyper_parameters"], settings, known_only=True)
+        return super().load_from_checkpoint(
+            checkpoint_path, map_location=map_location, strict=strict, weights_only=True, **settings
+        )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         refuse_disagreements(checkpoint["hyper_parameters"], dict(self.hparams))

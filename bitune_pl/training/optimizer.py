@@ -7,6 +7,7 @@ parameters by position; here it is matched by name, so that the moments of one a
 
 from collections.abc import Iterable
 
+from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -25,16 +26,21 @@ def linear_schedule(optimizer: Optimizer, updates: int, warmup: float) -> Lambda
     return get_linear_schedule_with_warmup(optimizer, int(warmup * updates), updates)
 
 
-def take_up(schedule: LambdaLR) -> tuple[float, float]:
-    """Give the next update the rate of this schedule, since a checkpoint brings the rate of the one it was made under.
+def take_up(schedule: LambdaLR, update: int, updates: int) -> None:
+    """Give the next update the rate of this schedule, since a checkpoint brings that of the one it was made under.
 
-    Returns the rate of the checkpoint and that of the schedule; they are the same if the schedules are.
+    Args:
+        update: how many updates were made, of so many `updates`; a rate that is another one is told.
     """
     (group,) = schedule.optimizer.param_groups
     saved = group["lr"]
     schedule.last_epoch -= 1
     schedule.step()
-    return saved, group["lr"]
+    if group["lr"] != saved:
+        rank_zero_info(
+            f"The learning rate goes on at {group['lr']:.3g}, that of update {update + 1} of {updates}; in the checkpoint "
+            f"it is {saved:.3g}."
+        )
 
 
 def _in_own_order(optimizer: Optimizer, saved: dict) -> dict:

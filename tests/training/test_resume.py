@@ -11,6 +11,7 @@ from tiny_base import CPU
 
 from bitune_pl.cli import main
 from bitune_pl.training.checkpoints import read_checkpoint
+from bitune_pl.training.module import BituneModule
 from bitune_pl.training.run_folder import best_checkpoint
 
 PAIRS = [(f"row {i}", f" {i * i}") for i in range(12)]
@@ -137,3 +138,16 @@ def test_the_best_of_a_users_own_checkpoints(fit):
     best.unlink()
     with pytest.warns(UserWarning, match="has no checkpoint; what is scored is the newest, of update 15"):
         assert best_checkpoint(run).name == "last.ckpt"
+
+
+def test_settings_given_beside_a_checkpoint_are_compared_with_it(train, rows):
+    """Lightning alone lets theta_init=0.5 replace the checkpoint's, under which theta was trained."""
+    made = train({"source": rows("t.jsonl", PAIRS)}, {"max_steps": 1})
+    made.save_checkpoint("stopped.ckpt")
+    with pytest.raises(ValueError, match=r"other settings \(theta_init: 0.01 in the checkpoint, 0.5 here\)"):
+        BituneModule.load_from_checkpoint("stopped.ckpt", theta_init=0.5)
+    with pytest.raises(ValueError, match="There is no setting theta_inti; a checkpoint has base, method, "):
+        BituneModule.load_from_checkpoint("stopped.ckpt", theta_inti=0.01)
+    module = BituneModule.load_from_checkpoint("stopped.ckpt", theta_init=0.01, activation_checkpointing=True)
+    assert module.hparams.activation_checkpointing
+    assert torch.equal(module.model.theta_k, made.lightning_module.model.theta_k)
