@@ -196,6 +196,12 @@ class BituneData(LightningDataModule):
         )
 
     @property
+    def validates_on_test(self) -> bool:
+        """Whether the validation rows are those that `test` scores, so that what is chosen by them is scored on them."""
+        source = sources.find(self.validation_source, self._names(self.validation_source))
+        return source.splits.test == source.splits.validation and not source.tested_on
+
+    @property
     def _has_own_validation(self) -> bool:
         return self.validation_source != self.source
 

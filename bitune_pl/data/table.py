@@ -15,7 +15,11 @@ from bitune_pl.data.templates import Template
 
 @dataclass(frozen=True)
 class Splits:
-    """Which split of the data set serves for what; `test` is the one that the paper evaluates."""
+    """Which split of the data set serves for what; `test` is the one that the paper evaluates.
+
+    Where `validation` is the same one, a model that is the best of several validations was chosen by the rows on which
+    it is scored; `fit` says so, and `--keep last` keeps the last model instead.
+    """
 
     train: str | None = "train"
     validation: str = "validation"

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -67,12 +67,12 @@ class BestModel(Callback):
     """Keep `folder` at the best model so far, in the form that `--run` reads.
 
     Best is what the run's ModelCheckpoint watches, the validation loss where there are no checkpoints; without any
-    validation it is the last. `update` is the update after which it was best. Its outcomes on the validation questions
-    stay in `right`, one a question.
+    validation it is the last, as always with `keep="last"`. `update` is the update after which it was best, `compared` the
+    number of validations so far. Its outcomes on the validation questions stay in `right`, one a question.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, keep: Literal["best", "last"] = "best") -> None:
+        self.folder, self.keeps_last, self.compared = folder, keep == "last", 0
         self.score: float | None = None
         self.update: int | None = None
         self.right: list[float] = []
@@ -83,13 +83,17 @@ class BestModel(Callback):
         if trainer.state.fn != "fit" or trainer.sanity_checking or monitor not in trainer.callback_metrics:
             return
         score = float(trainer.callback_metrics[monitor])
+        self.compared += 1
+        if self.keeps_last:  # written at the end
+            self.right = pl_module.right
+            return
         better = self.score is None or (score < self.score if mode == "min" else score > self.score)
         if better and score == score:
             self.score, self.update, self.right = score, trainer.global_step, pl_module.right
             self._write(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.score is None:
+        if self.score is None or self.keeps_last:
             self._write(trainer, pl_module)
 
     def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -101,7 +105,8 @@ class BestModel(Callback):
             os.replace(fresh, self.folder)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"score": self.score, "update": self.update, "right": self.right}
+        return {"score": self.score, "update": self.update, "right": self.right, "compared": self.compared}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.score, self.update, self.right = state["score"], state.get("update"), state["right"]
+        self.score, self.right, self.compared = state["score"], state["right"], state.get("compared", 0)
+        self.update = None if self.keeps_last else state.get("update")

@@ -54,6 +54,7 @@ def _report(cli: BituneCLI, before: int) -> None:
         )
         return
     _report_gain(cli)
+    _report_choice(cli)
     print(f"The run is in {run}. Next: bitune generate --run {run} {_question(cli)}")
 
 
@@ -119,9 +120,15 @@ def _unfold(argv: list[str], option: str) -> list[str]:
 
 
 def _report_gain(cli: BituneCLI) -> None:
-    """Accuracy before and after, where the untuned base was scored too."""
+    """Accuracy before and after, where the untuned base was scored too; why there is none, where it should have been."""
     found = {type(callback): callback for callback in cli.trainer.callbacks}
-    if UntunedScore not in found or not (gain := found[UntunedScore].gain(found[BestModel].right)):
+    if UntunedScore not in found:
+        return
+    if not (gain := found[UntunedScore].gain(found[BestModel].right)):
+        print(
+            f"There is no gain to tell: the validation rows of {cli.datamodule.source} are no questions with choices. "
+            "`bitune evaluate` scores answers that are generated, of a --run and of a --base."
+        )
         return
     before, after = found[UntunedScore].right, found[BestModel].right
     print(
@@ -129,6 +136,16 @@ def _report_gain(cli: BituneCLI) -> None:
         f"{sum(after) / len(after):.3f} after; "
         f"gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f})."
     )
+
+
+def _report_choice(cli: BituneCLI) -> None:
+    """That a model was chosen by the rows it will be scored on, where it was."""
+    best = next(callback for callback in cli.trainer.callbacks if isinstance(callback, BestModel))
+    if best.compared > 1 and not best.keeps_last and cli.datamodule.validates_on_test:
+        print(
+            f"model/ is the best of {best.compared} validations on rows that are also those of `bitune test` and of "
+            f"{cli.datamodule.name('validation')} as a task: its score on them was selected. --keep last keeps the last."
+        )
 
 
 @contextmanager

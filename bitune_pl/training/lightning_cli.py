@@ -7,7 +7,7 @@ error in a config is one sentence.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from jsonargparse import ArgumentError
@@ -76,6 +76,12 @@ class BituneCLI(LightningCLI):
         parser.add_argument(
             "--compare_untuned", type=bool, default=False, help="Score the base before training, and end with the gain."
         )
+        parser.add_argument(
+            "--keep",
+            type=Literal["best", "last"],
+            default="best",
+            help="Whether model/ is the best model by validation, or the last.",
+        )
         parser.add_class_arguments(EvaluateTasks, "evaluate")
         short = "--resume" if self.command == "fit" else "--run"
         parser.add_argument(short, type=str | None, default=None, help="Folder of a run: its settings and checkpoint.")
@@ -121,8 +127,8 @@ class BituneCLI(LightningCLI):
             given.max_epochs = 1  # Lightning's own default is 1000
         check_length(given, self.config_init.compare_untuned)
         self.run_folder = self._run_folder(Path(given.default_root_dir))
-        log = UpdateLog()
-        callbacks = [*dashboard(log), *self._progress(log), ValidateAtEnd(), BestModel(self.run_folder / "model")]
+        log, best = UpdateLog(), BestModel(self.run_folder / "model", self.config_init.keep)
+        callbacks = [*dashboard(log), *self._progress(log), ValidateAtEnd(), best]
         callbacks += [UntunedScore()] if self.config_init.compare_untuned else []
         callbacks += [self.config_init.evaluate] if self.config_init.evaluate.tasks else []
         callbacks += [] if self.is_new else [ConfigOfResumed(self.update_config)]

@@ -25,6 +25,10 @@ class UntunedScore(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.right:
             return
+        rows = trainer.datamodule.rows.get("validation")
+        if rows is None or not (rows.golds >= 0).any():
+            rank_zero_info("the untuned base is not scored, as no validation row is a question with choices")
+            return
         rank_zero_info("scoring the untuned base ...")
         settings = pl_module.hparams
         dtype = getattr(torch, settings.base_dtype)

@@ -152,3 +152,19 @@ def test_a_template_of_the_users(byte_level, tmp_path):
     data = BituneData("categories", template="Frage: {question}\nWahl:\n{choices}\nAntwort:", validation_rows=1)
     prompt = data.examples("validation")[0].prompt
     assert prompt.startswith("Frage: ") and prompt.endswith("\nAntwort:") and prompt.count("\n") == 6
+
+
+def test_which_sources_are_validated_on_what_they_are_tested_on(tmp_path):
+    same = [
+        "piqa",
+        "commonsense_qa",
+        "social_i_qa",
+        "gsm8k",
+        "categories",
+        "ultrafeedback",
+        write(tmp_path / "t.jsonl", 30),
+    ]
+    other = ["arc_challenge", "arc_easy", "gsm8k_cot", "cot_csqa_ecqa"]
+    assert all(BituneData(name).validates_on_test for name in same)
+    assert not any(BituneData(name).validates_on_test for name in other)
+    assert not BituneData("gsm8k", validation_source="arc_easy").validates_on_test

@@ -7,6 +7,7 @@ import torch
 import yaml
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_base import CPU
 
@@ -202,6 +203,27 @@ def test_a_run_that_fails_before_its_first_update_leaves_no_folder(tmp_path, cap
 def test_the_gain_over_the_untuned_base_is_told(fit):
     said = fit("--trainer.max_steps", "1", "--compare_untuned", "true")
     assert "Accuracy on 6 validation questions:" in said and "95 % interval" in said
+
+
+def test_why_there_is_no_gain_is_told_too(fit):
+    said = fit("--trainer.max_steps", "1", "--compare_untuned", "true", "--data.source", "sums")
+    assert "There is no gain to tell: the validation rows of sums are no questions with choices" in said
+    assert "scoring the untuned base" not in said
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_a_model_chosen_by_the_rows_it_is_scored_on(fit, tmp_path, keep):
+    """Six updates an epoch; a rate at which the loss of the second epoch is the worse one."""
+    said = fit("--trainer.max_epochs", "2", "--model.lr", "3.0", "--keep", keep, "--model.warmup", "0")
+    assert ("model/ is the best of 2 validations on rows that are also those of `bitune test`" in said) == (
+        keep == "best"
+    )
+    run = only_run(tmp_path)
+    theta = load_file(run / "model" / "theta.safetensors")
+    last = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    is_last = all(torch.equal(last[f"model.{name}"], value) for name, value in theta.items())
+    losses = [event.value for event in EventAccumulator(str(run)).Reload().Scalars("loss/validation")]
+    assert losses[1] > losses[0] and is_last == (keep == "last")
 
 
 class InterruptAt(Callback):
