@@ -192,4 +192,4 @@ def test_a_mistake_in_generate_is_one_sentence(argv, message, run, capsys, tmp_p
 
 def test_predict_answers_the_test_rows(run, capsys):
     assert main(["predict", "--run", run, "--data.validation_rows", "2"]) == 0
-    assert [set(json.loads(line)) for line in capsys.readouterr().out.splitlines()] == [{"answer"}] * 2
+    assert [set(json.loads(line)) for line in capsys.readouterr().out.splitlines()] == [{"row", "prompt", "answer"}] * 2
