@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from .. import __version__
 from . import adapter_files, adapters, start_token
 from .backbone import load_decoder
-from .fingerprint import fingerprint
+from .fingerprint import differences, fingerprint
 from .quantization import quantization_of
 from .variants import resolve
 
@@ -71,6 +71,7 @@ def _adapter_dtype(model: "Bitune") -> torch.dtype:
 
 
 _KINDS = {"method": dict, "adapter": str, "adapter_dtype": str, "theta_init": int | float, "base": str, "dtype": str}
+_KINDS |= {"fingerprint": str}
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -131,11 +132,7 @@ def load(
     for parameter in decoder.parameters() if dtype else ():  # not decoder.to(dtype): rotary frequencies stay in float32
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
-    if fingerprint(decoder) != description["fingerprint"]:
-        raise ValueError(
-            f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: "
-            "load that base."
-        )
+    _check_base(decoder, description, folder)
     model = cls.build(
         decoder,
         method,
@@ -150,6 +147,18 @@ def load(
     for part, own in _own_tensors(model).items():
         _load_own(own, folder / part)
     return model.eval()
+
+
+def _check_base(decoder: PreTrainedModel, description: dict, folder: Path) -> None:
+    try:
+        other = differences(description["fingerprint"], fingerprint(decoder))
+    except ValueError as error:
+        raise ValueError(f"{folder} {error}.") from None
+    if other:
+        raise ValueError(
+            f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other {other}: "
+            "load that base."
+        )
 
 
 def _one_config(folder: Path, weight_sets: tuple[str, ...], kind: str) -> adapters.Config:
