@@ -11,6 +11,7 @@ Nothing is pickled.
 
 import json
 from dataclasses import asdict
+from dataclasses import fields as dataclass_fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from . import adapter_files, adapters, start_token
 from .backbone import load_decoder
 from .fingerprint import differences, fingerprint
 from .quantization import quantization_of
-from .variants import resolve
+from .variants import Method, resolve
 
 if TYPE_CHECKING:
     from .model import Bitune
@@ -97,6 +98,8 @@ def describe(folder: Path) -> dict:
     for name, kind in _KINDS.items():
         if not isinstance(found[name], kind) or (kind is str and "dtype" in name and found[name] not in _DTYPES):
             raise ValueError(f"{path} says {name} is {found[name]!r}: copy the run's whole model folder again.")
+    if lacking := [field.name for field in dataclass_fields(Method) if field.name not in found["method"]]:
+        raise ValueError(f"{path} lacks {', '.join(lacking)} of the method: copy the run's whole model folder again.")
     return found
 
 
