@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from . import adapters
+from .backbone import lasting_name
 from .copies import FullCopies
 
 COPIES, PREFIX = "model.safetensors", "base_model.model."
@@ -27,7 +28,7 @@ def save(decoder: PreTrainedModel, name: str, folder: Path) -> None:
         save_file(tensors, folder / COPIES, metadata={"format": "pt", "layers": json.dumps(layers)})
         return
     save_file({f"{PREFIX}{key}": t for key, t in tensors.items()}, folder / ADAPTER, metadata={"format": "pt"})
-    config.base_model_name_or_path = decoder.name_or_path or None
+    config.base_model_name_or_path = lasting_name(decoder.name_or_path) or None
     config.save_pretrained(folder)
 
 

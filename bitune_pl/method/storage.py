@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from .. import __version__
 from . import adapter_files, adapters, start_token
-from .backbone import load_decoder
+from .backbone import lasting_name, load_decoder
 from .fingerprint import differences, fingerprint
 from .quantization import quantization_of
 from .variants import Method, resolve
@@ -48,7 +48,7 @@ def save(model: "Bitune", folder: Path) -> None:
         "adapter_dtype": str(_adapter_dtype(model)).removeprefix("torch."),
         "theta_init": model.theta_init,
         "start_token": None if model.start_token_id is None else start_token.NAME,
-        "base": model.decoder.name_or_path,
+        "base": lasting_name(model.decoder.name_or_path),
         "dtype": str(model.decoder.dtype).removeprefix("torch."),
         "quantization": quantization_of(model.decoder),
         "fingerprint": model.base_fingerprint,

@@ -6,14 +6,15 @@ import shutil
 import pytest
 import torch
 from decoders import ALL, DORA_ON_EXPERTS, build, draw, tiny
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from test_known_answers import close, flat
 from torch import nn
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from bitune_pl import VARIANTS, Bitune
 from bitune_pl.method import fingerprint, three_pass
+from bitune_pl.method.backbone import lasting_name
 from bitune_pl.method.variants import Method
 
 
@@ -91,6 +92,24 @@ def test_the_folder_names_its_base(base, tmp_path):
         "causal",
         "theta.safetensors",
     ]
+
+
+@pytest.mark.parametrize("load", [None, AutoModelForCausalLM.from_pretrained])
+def test_a_base_named_by_a_relative_path_is_found_from_elsewhere(base, tmp_path, monkeypatch, load):
+    monkeypatch.chdir(tmp_path)
+    model = Bitune.build((load or fresh)("base"))
+    model.save_pretrained("model")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = Bitune.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    assert torch.equal(flat(again.answer_logits(draw())), flat(model.eval().answer_logits(draw())))
+    assert PeftConfig.from_pretrained(tmp_path / "model" / "causal").base_model_name_or_path == str(tmp_path / "base")
+
+
+def test_names_that_are_no_paths_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2").mkdir()
+    assert [lasting_name(name) for name in ("", "smollm2", "google/gemma-2b")] == ["", "smollm2", "google/gemma-2b"]
 
 
 def test_causal_weights_open_in_plain_peft(base, tmp_path):
