@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 
+from bitune_pl.data import fields
 from bitune_pl.data.fields import Content, Unusable, text
 from bitune_pl.data.templates import Template
 
@@ -170,7 +171,7 @@ def _argued(row: dict, choices: list[str], steps: str, right: int) -> Content:
 
 def _worked(row: dict, choices: list[str], steps: str, final: str) -> Content:
     steps = text({"steps": steps}, "steps").strip()
-    texts = tuple(text({"choice": choice}, "choice") for choice in choices)
+    texts = tuple(text({"choice": choice}, "choice") for choice in (fields.choices(choices) if choices else ()))
     return Content({"question": text(row, "question")}, (f"{steps}\n\nAnswer: {final}",), choices=texts)
 
 

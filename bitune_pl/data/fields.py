@@ -49,6 +49,31 @@ def text(row: dict, name: str, required: bool = True) -> str:
     return said
 
 
+def choices(found: object, labels: object = None) -> list:
+    """The choices of a row, and labels for them if it has some: lists of the same length, two or more, no label twice.
+
+    Raises:
+        TypeError: if they are anything else, such as a text, whose letters would pass for choices.
+    """
+    if not isinstance(found, list | tuple) or len(found) < 2:
+        raise TypeError(f"its choices are no list of two or more but {_shown(found)}")
+    if labels is None:
+        return list(found)
+    if not isinstance(labels, list | tuple):
+        raise TypeError(f"the labels of its choices are no list but {_shown(labels)}")
+    if len(labels) != len(found):
+        raise TypeError(f"it has {len(found)} choices and {len(labels)} labels")
+    names = [str(label) for label in labels]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise TypeError(f"two of its choices have the label {twice!r}")
+    return list(found)
+
+
+def _shown(value: object) -> str:
+    said = repr(value)
+    return said if len(said) <= 40 else said[:40] + "..."
+
+
 def position(labels: list, key: object) -> int:
     """Where the key stands among the row's own labels ("C", "3" or 2, as the row has them)."""
     names = [str(label) for label in labels]
@@ -57,8 +82,8 @@ def position(labels: list, key: object) -> int:
     return names.index(str(key))
 
 
-def _question(fields: dict[str, str], choices: list[str], labels: list, key: object) -> Content:
-    texts = tuple(text({"choice": choice}, "choice") for choice in choices)
+def _question(fields: dict[str, str], found: object, labels: object, key: object) -> Content:
+    texts = tuple(text({"choice": choice}, "choice") for choice in choices(found, labels))
     return Content(fields, texts, position(labels, key), is_question=True)
 
 
@@ -91,8 +116,10 @@ def piqa(row: dict) -> Content:
 
 def lettered(row: dict) -> Content:
     """ARC and CommonsenseQA: the labels are the row's own, letters or digits, three to five of them."""
-    choices = row["choices"]
-    return _question({"question": text(row, "question")}, choices["text"], choices["label"], row["answerKey"])
+    found = row["choices"]
+    if not isinstance(found, dict):
+        raise TypeError(f"its choices are not {{'text': [...], 'label': [...]}} but {_shown(found)}")
+    return _question({"question": text(row, "question")}, found["text"], found["label"], row["answerKey"])
 
 
 def social(row: dict) -> Content:
@@ -103,4 +130,5 @@ def social(row: dict) -> Content:
 def numbered(row: dict) -> Content:
     """MMLU and our own categories: the right answer is given as a position."""
     fields = {"question": text(row, "question")} | ({"subject": row["subject"]} if "subject" in row else {})
-    return _question(fields, row["choices"], list(range(len(row["choices"]))), row["answer"])
+    found = choices(row["choices"])
+    return _question(fields, found, list(range(len(found))), row["answer"])

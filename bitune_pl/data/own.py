@@ -157,17 +157,15 @@ def _question(row: dict) -> Content:
 
 def _choices(row: dict) -> tuple[list, list | None]:
     """The choices and, where the row has them, their labels."""
-    choices = row["choices"] if "choices" in row else [row[f"choice{i}"] for i in range(_count(row))]
-    if isinstance(choices, str):
+    found = row["choices"] if "choices" in row else [row[f"choice{i}"] for i in range(_count(row))]
+    if isinstance(found, str):
         try:
-            choices = json.loads(choices)
-        except ValueError:
+            found = json.loads(found)
+        except (ValueError, RecursionError):
             raise TypeError('its field \'choices\' is text, not a list such as ["yes", "no"]') from None
-    if isinstance(choices, dict):
-        return choices["text"], choices["label"]
-    if not isinstance(choices, list) or len(choices) < 2:
-        raise TypeError("its field 'choices' is no list of two or more")
-    return choices, None
+    if isinstance(found, dict):
+        return fields.choices(found["text"], found["label"]), found["label"]
+    return fields.choices(found), None
 
 
 def _count(row: dict) -> int:

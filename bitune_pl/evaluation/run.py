@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.templates import Template
 from bitune_pl.method.backbone import load_decoder, load_tokenizer
 from bitune_pl.method.model import Bitune
 
-PROMPT = "prompt.json"
+PROMPT, TOKENIZER = "prompt.json", ("tokenizer.json", "tokenizer_config.json")
 
 
 class Opened(NamedTuple):
@@ -38,7 +38,8 @@ def open_run(folder: str | Path) -> Opened:
     """A run's best model, from the run's folder or its `model/`.
 
     Raises:
-        FileNotFoundError: if the folder is no run, or has no model yet.
+        FileNotFoundError: if the folder is no run, has no model yet, or a part of it is missing.
+        ValueError: if a part is damaged.
     """
     folder = Path(folder)
     model = folder / "model" if (folder / "model").is_dir() else folder
@@ -48,7 +49,7 @@ def open_run(folder: str | Path) -> Opened:
             f"{folder} {what}: give the folder of a finished run, such as runs/smollm2/<date-time>-<seed>."
         )
     template, max_length = _read_prompt(model / PROMPT)
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = _read_tokenizer(model)
     opened = Bitune.from_pretrained(model, device=_device())
     return Opened(opened, Encoder(tokenizer, max_length, opened.start_token_id), template)
 
@@ -59,6 +60,19 @@ def _read_prompt(path: Path) -> tuple[Template, int]:
         return Template(**said["template"]), int(said["max_length"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}): copy the run's whole model folder again.") from error
+
+
+def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    for part in TOKENIZER:
+        if not (folder / part).is_file():
+            raise FileNotFoundError(f"{folder} lacks {part}: copy the run's whole model folder.")
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # a file that is cut gives a bare Exception
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"{folder / TOKENIZER[0]} is damaged ({reason}): copy the run's whole model folder again."
+        ) from error
 
 
 def open_base(name: str) -> Opened:

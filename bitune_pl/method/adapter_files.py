@@ -1,6 +1,8 @@
 """Sets of weights as files: a PEFT adapter in PEFT's own format, or the copies of the layers that full fine-tuning trains."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -9,9 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from . import adapters
+from .backbone import lasting_name
 from .copies import FullCopies
 
-COPIES, ADAPTER, PREFIX = "model.safetensors", "adapter_model.safetensors", "base_model.model."
+COPIES, PREFIX = "model.safetensors", "base_model.model."
+CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 
 
 def save(decoder: PreTrainedModel, name: str, folder: Path) -> None:
@@ -24,7 +28,7 @@ def save(decoder: PreTrainedModel, name: str, folder: Path) -> None:
         save_file(tensors, folder / COPIES, metadata={"format": "pt", "layers": json.dumps(layers)})
         return
     save_file({f"{PREFIX}{key}": t for key, t in tensors.items()}, folder / ADAPTER, metadata={"format": "pt"})
-    config.base_model_name_or_path = decoder.name_or_path or None
+    config.base_model_name_or_path = lasting_name(decoder.name_or_path) or None
     config.save_pretrained(folder)
 
 
@@ -33,19 +37,40 @@ def read_config(folder: Path, kind: str) -> "adapters.Config":
 
     Raises:
         FileNotFoundError: if the folder or a part of it is missing.
+        ValueError: if the configuration cannot be read, or is another adapter's.
     """
     if kind == "none":
         return None
-    for part in (COPIES,) if kind == "full" else ("adapter_config.json", ADAPTER):
+    for part in (COPIES,) if kind == "full" else (CONFIG, ADAPTER):
         if not (folder / part).is_file():
             raise FileNotFoundError(
                 f"{folder} should hold the {folder.name} weights, but {part} is missing: copy the run's whole model folder."
             )
-    if kind != "full":
-        return adapters.read_peft_config(folder)
-    with safe_open(folder / COPIES, "pt") as file:
+    path = folder / (COPIES if kind == "full" else CONFIG)
+    with _intact(path):
+        config = _copies(path) if kind == "full" else adapters.read_peft_config(folder)
+    if not adapters.is_kind(config, kind):
+        raise ValueError(
+            f"{path} is of {adapters.kind_of(config)}, and the folder's description says {kind}: copy the run's whole model "
+            "folder again."
+        )
+    return config
+
+
+def _copies(path: Path) -> FullCopies:
+    with safe_open(path, "pt") as file:
         layers = (file.metadata() or {}).get("layers")
     return FullCopies(json.loads(layers) if layers else None)
+
+
+@contextmanager
+def _intact(path: Path) -> Iterator[None]:
+    """What a library raises over a file that it cannot make sense of, as one sentence that names the file."""
+    try:
+        yield
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"{path} is damaged ({reason}): copy the run's whole model folder again.") from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -54,17 +79,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         ValueError: if the file is damaged.
     """
-    try:
+    with _intact(path):
         return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): copy the run's whole model folder again.") from error
 
 
 def load(decoder: PreTrainedModel, name: str, folder: Path) -> None:
     """Read one set of weights that `save` wrote into one of the same configuration.
 
     Raises:
-        ValueError: if a tensor is missing, too many or of another shape.
+        ValueError: if a tensor is missing, too many, of another shape or not finite.
     """
     path = folder / (ADAPTER if adapters.peft_config(decoder, name) else COPIES)
     found = {key.removeprefix(PREFIX): tensor for key, tensor in read_tensors(path).items()}
@@ -78,5 +101,9 @@ def load(decoder: PreTrainedModel, name: str, folder: Path) -> None:
         if tensor.shape != found[key].shape:
             raise ValueError(
                 f"{key} in {folder} has the shape {tuple(found[key].shape)}, and this decoder's {tuple(tensor.shape)}."
+            )
+        if not found[key].isfinite().all():
+            raise ValueError(
+                f"{key} in {path} holds numbers that are not finite: copy the run's whole model folder again."
             )
     adapters.set_state(decoder, name, found)

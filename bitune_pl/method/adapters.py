@@ -130,6 +130,11 @@ def kind_of(config: Config) -> str:
     return config.peft_type.value.lower() if isinstance(config, PeftConfig) else "full" if config else "none"
 
 
+def is_kind(config: Config, name: str) -> bool:
+    """Whether a configuration can be that of the adapter of this name, which is its kind or `dora`."""
+    return getattr(config, "use_dora", False) and name == "dora" or kind_of(config) == name
+
+
 def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str], dtype: torch.dtype) -> None:
     """Freeze the decoder and put one adapter for each set of weights on it, all of them trainable and in `dtype`.
 

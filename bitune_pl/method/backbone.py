@@ -57,8 +57,15 @@ def load_decoder(
         decoder = _read_decoder(str(folder), dtype, quantization)
     else:
         decoder = _read_decoder(base, dtype, quantization)
-    decoder.name_or_path = decoder.config._name_or_path = base
+    decoder.name_or_path = decoder.config._name_or_path = lasting_name(base)
     return decoder.requires_grad_(False).eval().to(device or "cpu")
+
+
+def lasting_name(base: str) -> str:
+    """The name of a base that means the same in every directory: of a folder or a GGUF file the absolute path."""
+    path = Path(base).expanduser()
+    is_local = bool(base) and base not in PACKAGED and (path.is_dir() or (path.suffix == ".gguf" and path.is_file()))
+    return str(path.absolute()) if is_local else base
 
 
 def load_tokenizer(base: str) -> PreTrainedTokenizerFast:

@@ -26,6 +26,10 @@ _ASSISTED = (
 )
 
 
+_NO_TOKEN = 2**31 - 1
+"""An id that no decoder generates: what follows a finished beam, so that it is told from an end token of its own."""
+
+
 def prefill(model: "Bitune", prompts: Sequence[LongTensor]) -> tuple[DynamicCache, Int[Tensor, "batch prompt"]]:
     """Read prompts and keep their mixed keys and values.
 
@@ -35,6 +39,14 @@ def prefill(model: "Bitune", prompts: Sequence[LongTensor]) -> tuple[DynamicCach
     Returns:
         a cache of `max(len(prompt)) - 1` tokens for each prompt, shorter ones padded on the left, and the mask that says which
         of them are real.
+
+    To decode a step by hand, the decoder takes the tokens `(batch, 1)`, the start tokens first, as `input_ids`, the cache as
+    `cache`, and
+
+        attention_mask  the mask and a column of ones for each token since, this one included: `(batch, prompt + t + 1)`
+        position_ids    mask.sum(1, keepdim=True) + t, of the mask as returned here, at step t from 0: `(batch, 1)`
+
+    Without `position_ids` transformers counts the padding too, and shorter prompts are continued wrongly.
 
     Raises:
         ValueError: if every prompt is a start token alone, which leaves nothing to keep.
@@ -89,7 +101,10 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
     config = _config(model, generate_kwargs)
     if config.prompt_lookup_num_tokens or config.assistant_early_exit:
         raise ValueError(f"prompt_lookup_num_tokens and assistant_early_exit {_ASSISTED}")
-    settings = {**generate_kwargs, "pad_token_id": config.pad_token_id, "cache_implementation": None, "use_cache": True}
+    padding = (
+        config.pad_token_id if (config.num_beams or 1) == 1 else _NO_TOKEN
+    )  # beams are padded after their end only
+    settings = {**generate_kwargs, "pad_token_id": padding, "cache_implementation": None, "use_cache": True}
     copies = model.method.prompt_copies
     width = max(len(prompt) for prompt in prompts) * copies
     model.reach.check(
@@ -114,7 +129,7 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
 class _Stops(StoppingCriteria):
     """Stop strings and a caller's own criteria, with a note of where each row met one: what follows there is padding.
 
-    Beams change places while they are searched, so that they keep transformers' own way.
+    Beams change places while they are searched, so that they keep transformers' own way; `_NO_TOKEN` pads them.
     """
 
     def __init__(self, criteria: StoppingCriteriaList):
@@ -167,5 +182,7 @@ def _ends(config: GenerationConfig) -> list[int]:
 
 def _until_end(new: LongTensor, config: GenerationConfig) -> LongTensor:
     """Cut what pads a finished row."""
+    beyond = ((new == _NO_TOKEN) | (new < 0)).nonzero()  # below 0: beams without an end token, whatever their padding
+    new = new[: int(beyond[0])] if len(beyond) else new
     ends = torch.isin(new, torch.tensor(_ends(config), device=new.device, dtype=new.dtype)).nonzero()
     return new[: int(ends[0]) + 1] if len(ends) else new

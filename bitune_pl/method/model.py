@@ -178,7 +178,8 @@ class Bitune(nn.Module):
     def prefill(self, prompts: Sequence[LongTensor]) -> tuple[DynamicCache, LongTensor]:
         """The mixed keys and values of prompts, all tokens but each prompt's last, and the mask of those that are real.
 
-        To decode, append ones to the mask for the tokens that follow, the start token first; see `generation.prefill`.
+        To decode, append ones to the mask for the tokens that follow, the start token first, and give their positions, which
+        count real tokens only: `position_ids=mask.sum(1, keepdim=True)` for the start token; see `generation.prefill`.
         """
         return generation.prefill(self, prompts)
 

@@ -11,6 +11,7 @@ Nothing is pickled.
 
 import json
 from dataclasses import asdict
+from dataclasses import fields as dataclass_fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +23,10 @@ from transformers import PreTrainedModel
 
 from .. import __version__
 from . import adapter_files, adapters, start_token
-from .backbone import load_decoder
-from .fingerprint import fingerprint
+from .backbone import lasting_name, load_decoder
+from .fingerprint import differences, fingerprint
 from .quantization import quantization_of
-from .variants import resolve
+from .variants import Method, resolve
 
 if TYPE_CHECKING:
     from .model import Bitune
@@ -47,7 +48,7 @@ def save(model: "Bitune", folder: Path) -> None:
         "adapter_dtype": str(_adapter_dtype(model)).removeprefix("torch."),
         "theta_init": model.theta_init,
         "start_token": None if model.start_token_id is None else start_token.NAME,
-        "base": model.decoder.name_or_path,
+        "base": lasting_name(model.decoder.name_or_path),
         "dtype": str(model.decoder.dtype).removeprefix("torch."),
         "quantization": quantization_of(model.decoder),
         "fingerprint": model.base_fingerprint,
@@ -71,6 +72,7 @@ def _adapter_dtype(model: "Bitune") -> torch.dtype:
 
 
 _KINDS = {"method": dict, "adapter": str, "adapter_dtype": str, "theta_init": int | float, "base": str, "dtype": str}
+_KINDS |= {"fingerprint": str}
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -96,6 +98,8 @@ def describe(folder: Path) -> dict:
     for name, kind in _KINDS.items():
         if not isinstance(found[name], kind) or (kind is str and "dtype" in name and found[name] not in _DTYPES):
             raise ValueError(f"{path} says {name} is {found[name]!r}: copy the run's whole model folder again.")
+    if lacking := [field.name for field in dataclass_fields(Method) if field.name not in found["method"]]:
+        raise ValueError(f"{path} lacks {', '.join(lacking)} of the method: copy the run's whole model folder again.")
     return found
 
 
@@ -131,11 +135,7 @@ def load(
     for parameter in decoder.parameters() if dtype else ():  # not decoder.to(dtype): rotary frequencies stay in float32
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
-    if fingerprint(decoder) != description["fingerprint"]:
-        raise ValueError(
-            f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other weights: "
-            "load that base."
-        )
+    _check_base(decoder, description, folder)
     model = cls.build(
         decoder,
         method,
@@ -150,6 +150,18 @@ def load(
     for part, own in _own_tensors(model).items():
         _load_own(own, folder / part)
     return model.eval()
+
+
+def _check_base(decoder: PreTrainedModel, description: dict, folder: Path) -> None:
+    try:
+        other = differences(description["fingerprint"], fingerprint(decoder))
+    except ValueError as error:
+        raise ValueError(f"{folder} {error}.") from None
+    if other:
+        raise ValueError(
+            f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other {other}: "
+            "load that base."
+        )
 
 
 def _one_config(folder: Path, weight_sets: tuple[str, ...], kind: str) -> adapters.Config:

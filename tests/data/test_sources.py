@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_the_hub_is_asked_for_the_right_split(monkeypatch):
 
     asked = []
     monkeypatch.setattr(
-        datasets, "load_dataset", lambda *a, **k: asked.append((*a, k["split"])) or [lettered(["A"], "A")]
+        datasets, "load_dataset", lambda *a, **k: asked.append((*a, k["split"])) or [lettered(["A", "B"], "A")]
     )
     assert load("arc_challenge", "test").examples[0].where == "allenai/ai2_arc test row 1"
     assert asked == [("allenai/ai2_arc", "ARC-Challenge", "test")]
@@ -140,6 +141,53 @@ def test_a_question_without_a_right_answer_is_refused(tmp_path, name, row):
     write(tmp_path / name / "validation.jsonl", [row])
     with pytest.raises(ValueError, match=f"{name}/validation.jsonl line 1: no right answer in split 'validation'"):
         load(name, "validation", root=tmp_path)
+
+
+def asks(choices, answer, **more):
+    return {"question": "x?", "choices": choices, "answer": answer, "answerKey": answer, **more}
+
+
+AMBIGUOUS = {
+    "more labels than choices": (
+        {"text": ["yes", "no"], "label": ["A", "B", "C"]}, "C", "it has 2 choices and 3 labels",
+    ),
+    "less labels than choices": (
+        {"text": ["yes", "no", "so"], "label": ["A", "B"]}, "B", "it has 3 choices and 2 labels",
+    ),
+    "texts": ({"text": "yes", "label": "ABC"}, "B", "no list of two or more but 'yes'"),
+    "labels in a text": ({"text": ["x", "y"], "label": "AB"}, "B", "the labels of its choices are no list but 'AB'"),
+    "a label twice": ({"text": ["x", "y"], "label": ["A", "A"]}, "A", "two of its choices have the label 'A'"),
+    "1 and '1'": ({"text": ["x", "y"], "label": [1, "1"]}, "1", "two of its choices have the label '1'"),
+    "one choice": ({"text": ["x"], "label": ["A"]}, "A", "no list of two or more but ['x']"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["arc_challenge", "commonsense_qa", "own.jsonl"])
+@pytest.mark.parametrize("case", AMBIGUOUS)
+def test_h08_choices_and_labels_that_do_not_fit_are_refused_with_file_and_line(tmp_path, name, case):
+    choices, answer, message = AMBIGUOUS[case]
+    path = write(tmp_path / ("own.jsonl" if "own" in name else f"{name}/train.jsonl"), [asks(choices, answer)])
+    with pytest.raises(ValueError, match=r"(own|train).jsonl line 1: this is no row of .*" + re.escape(message)):
+        load(str(path) if "own" in name else name, "train", root=tmp_path, whole=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("mmlu", asks("ab", 1), "no list of two or more but 'ab'"),
+        ("mmlu", asks(["a"], 0), "no list of two or more but ['a']"),
+        ("mmlu", asks(None, 0), "no list of two or more but None"),
+        ("arc_easy", asks(["a", "b"], "A"), "its choices are not {'text': [...], 'label': [...]} but ['a', 'b']"),
+        ("piqa_cot", asks("ab", "A", steps=["s"]), "no list of two or more but 'ab'"),
+        ("own.jsonl", asks('"ab"', 1), "no list of two or more but 'ab'"),
+        ("own.jsonl", {"question": "x?", "choice0": "a", "answer": 0}, "no list of two or more but ['a']"),
+    ],
+)
+def test_h08_a_text_is_no_list_of_choices(tmp_path, name, row, message):
+    part = "train" if name in ("own.jsonl", "piqa_cot") else "test"
+    path = write(tmp_path / ("own.jsonl" if "own" in name else f"{name}/{part}.jsonl"), [row])
+    with pytest.raises(ValueError, match=r".jsonl line 1: this is no row of .*" + re.escape(message)):
+        load(str(path) if "own" in name else name, part, root=tmp_path, whole=True)
 
 
 def test_ultrafeedback_takes_gpt4_only_and_holds_out_the_last_thousand(tmp_path):

@@ -79,6 +79,26 @@ def test_prefill_leaves_model_and_cache_as_they_were(family):
     assert {layer.keys.shape[2] for layer in cache.layers} == {12}
 
 
+@pytest.mark.parametrize("variant", ["plain", "bitune", "echo"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "phi"])
+def test_decoding_by_hand_from_prefill_as_documented(name, variant):
+    """As the docstring of `generation.prefill` says it, step after step, prompts of unequal lengths together."""
+    model, steps = build(name, variant), []
+    cache, mask = model.prefill(PROMPTS)
+    positions, tokens = mask.sum(1, keepdim=True), torch.stack([prompt[-1:] for prompt in PROMPTS])
+    for t in range(4):
+        mask = torch.cat([mask, torch.ones(len(PROMPTS), 1, dtype=torch.long)], dim=1)
+        with torch.no_grad():
+            logits = model.decoder(
+                input_ids=tokens, attention_mask=mask, cache=cache, position_ids=positions + t
+            ).logits[:, -1]
+        steps.append((logits, tokens := logits.argmax(1, keepdim=True)))
+    answers = torch.cat([new for _, new in steps], dim=1)
+    for i, prompt in enumerate(PROMPTS):
+        [[expected]] = model.answer_logits([Sample(prompt, [answers[i]])])
+        torch.testing.assert_close(torch.stack([logits[i] for logits, _ in steps]), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_choices_are_scored_the_same_in_any_order(family):
     """C03: nothing of one choice is left when the next is scored."""
     model, [sample] = build(family), draw([(11, (2, 3, 1, 4))])
@@ -113,3 +133,27 @@ def test_a_row_stopped_by_a_criterion_ends_there(pad):
     whole = model.generate(PROMPTS, **settings)
     stopped = model.generate(PROMPTS, stopping_criteria=[AfterTwo()], **settings)
     assert [new.tolist() for new in stopped] == [whole[0][:2].tolist(), *(new.tolist() for new in whole[1:])]
+
+
+class OnToken(StoppingCriteria):
+    """Stops a beam at one of two tokens."""
+
+    def __init__(self, tokens):
+        self.tokens = torch.tensor(tokens)
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.isin(input_ids[:, -1], self.tokens)
+
+
+@pytest.mark.parametrize("pad", [2, 7, None])
+@pytest.mark.parametrize("end", [2, None])
+def test_a_stopped_beam_ends_where_it_stopped(pad, end):
+    """No token after the one that stopped it, although the padding may be the end token."""
+    model, tokens = build("llama"), range(3, 60)
+    settings = dict(max_new_tokens=6, do_sample=False, eos_token_id=end, pad_token_id=pad, num_beams=2)
+    found = model.generate(PROMPTS, stopping_criteria=[OnToken(list(tokens))], num_return_sequences=2, **settings)
+    assert len({len(new) for new in found}) > 1
+    for new in found:
+        *before, last = new.tolist()
+        assert last in tokens or last == end or len(new) == 6
+        assert not any(token in tokens or token == end for token in before) and all(0 <= t < 97 for t in before)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from peft import LoraConfig
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bitune_pl import Bitune, Sample
@@ -124,3 +124,49 @@ def test_a_description_of_the_wrong_kind(folder, name, value):
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ValueError, match=f"bitune.json says {name} is .*copy the run's whole model folder"):
         Bitune.from_pretrained(folder, decoder())
+
+
+@pytest.mark.parametrize("text", ["[]", '{"peft_type": "NOPE"}', '{"peft_type": "LORA", "r"', "7", '{"r": 8}', "\xff"])
+def test_an_adapter_configuration_that_is_damaged(folder, text):
+    (folder / "bidirectional" / "adapter_config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(
+        ValueError, match=r"bidirectional/adapter_config.json is damaged .*whole model folder again[.]$"
+    ):
+        Bitune.from_pretrained(folder, decoder())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_adapter_that_holds_no_numbers(folder, value):
+    path = folder / "causal" / "adapter_model.safetensors"
+    tensors = load_file(path)
+    name = sorted(tensors)[3]
+    tensors[name][0, 0] = value
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match=r"lora_..weight in .*causal/adapter_model.safetensors holds .*not finite"):
+        Bitune.from_pretrained(folder, decoder())
+
+
+@pytest.mark.parametrize("adapter", ["nope", "dora", "ia3"])
+def test_a_description_that_names_another_adapter(folder, adapter):
+    path = folder / "bitune.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"adapter": adapter}))
+    with pytest.raises(
+        ValueError, match=f"adapter_config.json is of lora, and .* says {adapter}: copy the run's whole"
+    ):
+        Bitune.from_pretrained(folder, decoder())
+
+
+def test_a_description_with_half_a_method(folder):
+    path = folder / "bitune.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"method": {"mixing": True, "prompt_copies": 1}}))
+    with pytest.raises(ValueError, match="bitune.json lacks second_pass, separate_weights of the method"):
+        Bitune.from_pretrained(folder, decoder())
+
+
+def test_full_copies_that_are_damaged(tmp_path):
+    Bitune.build(decoder(), "plain", "full").save_pretrained(tmp_path)
+    path = tmp_path / "causal" / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors, path, metadata={"layers": "[cut"})
+    with pytest.raises(ValueError, match=r"causal/model.safetensors is damaged .*whole model folder again[.]$"):
+        Bitune.from_pretrained(tmp_path, decoder())

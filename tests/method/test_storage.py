@@ -1,17 +1,20 @@
 """A folder holds everything but the base, in formats others read; a part that is missing is an error (D03)."""
 
+import json
 import shutil
 
 import pytest
 import torch
-from decoders import build, draw, tiny
-from peft import LoraConfig, PeftModel
+from decoders import ALL, build, draw, tiny
+from peft import LoraConfig, PeftConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from test_known_answers import close, flat
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from bitune_pl import Bitune
-from bitune_pl.method import three_pass
+from bitune_pl.method import fingerprint, three_pass
+from bitune_pl.method.backbone import lasting_name
 from bitune_pl.method.variants import Method
 
 
@@ -72,6 +75,24 @@ def test_the_folder_names_its_base(base, tmp_path):
         "causal",
         "theta.safetensors",
     ]
+
+
+@pytest.mark.parametrize("load", [None, AutoModelForCausalLM.from_pretrained])
+def test_a_base_named_by_a_relative_path_is_found_from_elsewhere(base, tmp_path, monkeypatch, load):
+    monkeypatch.chdir(tmp_path)
+    model = Bitune.build((load or fresh)("base"))
+    model.save_pretrained("model")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = Bitune.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    assert torch.equal(flat(again.answer_logits(draw())), flat(model.eval().answer_logits(draw())))
+    assert PeftConfig.from_pretrained(tmp_path / "model" / "causal").base_model_name_or_path == str(tmp_path / "base")
+
+
+def test_names_that_are_no_paths_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2").mkdir()
+    assert [lasting_name(name) for name in ("", "smollm2", "google/gemma-2b")] == ["", "smollm2", "google/gemma-2b"]
 
 
 def test_causal_weights_open_in_plain_peft(base, tmp_path):
@@ -135,6 +156,59 @@ def test_another_base_is_refused(base, tmp_path):
     torch.manual_seed(9)
     with pytest.raises(ValueError, match="other weights"):
         Bitune.from_pretrained(tmp_path / "model", tiny("llama"))
+
+
+OTHER_SETTINGS = {
+    "granite": ("attention_multiplier", "embedding_multiplier", "residual_multiplier"),
+    "olmoe": ("num_experts_per_tok", "norm_topk_prob", "clip_qkv"),
+    "smollm3": ("no_rope_layers",),
+    "gemma2": ("query_pre_attn_scalar", "attn_logit_softcapping", "sliding_window", "hidden_activation"),
+    "llama": ("rms_norm_eps", "hidden_act"),
+}
+VALUES = {
+    "num_experts_per_tok": 1,
+    "query_pre_attn_scalar": 3,
+    "norm_topk_prob": True,
+    "no_rope_layers": [0, 1, 1],
+    "sliding_window": 3,
+}
+VALUES |= {"hidden_activation": "relu", "hidden_act": "relu", "rms_norm_eps": 0.5}
+
+
+@pytest.mark.parametrize("family", OTHER_SETTINGS)
+def test_a_base_with_another_setting_is_refused(family, tmp_path):
+    """One that no weight tells, and that changes what the decoder computes."""
+    torch.manual_seed(0)
+    model = Bitune.build(tiny(family), "plain", "none").eval()
+    model.save_pretrained(tmp_path / "model")
+    before = flat(model.answer_logits(draw()))
+    for name in OTHER_SETTINGS[family]:
+        torch.manual_seed(0)
+        other = tiny(family, **{name: VALUES.get(name, 0.125)})
+        with pytest.raises(ValueError, match=r"this decoder has other settings .in its config.json.: load that base"):
+            Bitune.from_pretrained(tmp_path / "model", other)
+        changed = flat(Bitune.build(other, "plain", "none").answer_logits(draw()))
+        assert not torch.allclose(before, changed, atol=1e-3), name
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_saving_a_base_does_not_change_its_settings(family, tmp_path):
+    """Nor does what only says how it is run or trained."""
+    config = tiny(family).config
+    config.save_pretrained(tmp_path)
+    again = AutoConfig.from_pretrained(tmp_path)
+    again.use_cache, again.dtype, again.eos_token_id = False, torch.bfloat16, 4
+    for name in ("attention_dropout", "resid_pdrop", "initializer_range"):
+        setattr(again, name, 0.5)
+    assert fingerprint.told(again.get_text_config()) == fingerprint.told(config.get_text_config())
+
+
+def test_a_mark_of_another_version_is_told_as_such(base, tmp_path):
+    Bitune.build(fresh(base)).save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "bitune.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"fingerprint": "0123456789abcdef" * 2}))
+    with pytest.raises(ValueError, match="model carries a mark of its base that this version .* train it again[.]$"):
+        Bitune.from_pretrained(tmp_path / "model")
 
 
 def test_the_base_may_come_in_another_type(base, tmp_path):

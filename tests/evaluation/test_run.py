@@ -1,0 +1,34 @@
+"""A `model/` folder is opened whole or not at all, and what is wrong with it is said with the file's name."""
+
+import pytest
+
+from bitune_pl.data.templates import WORDED_SUM
+from bitune_pl.evaluation.run import open_run, write_prompt
+
+
+@pytest.fixture
+def folder(bitune, encoder, tmp_path):
+    bitune.save_pretrained(tmp_path)
+    encoder.tokenizer.save_pretrained(tmp_path)
+    write_prompt(tmp_path, WORDED_SUM, 99)
+    return tmp_path
+
+
+def test_a_folder_opens_with_its_tokenizer_and_template(folder, encoder):
+    opened = open_run(folder)
+    assert (opened.template, opened.encoder.max_length) == (WORDED_SUM, 99)
+    assert opened.encoder.prompt("Was?").tolist() == encoder.prompt("Was?").tolist()
+
+
+def test_a_tokenizer_that_is_cut(folder):
+    path = folder / "tokenizer.json"
+    path.write_bytes(path.read_bytes()[:400])
+    with pytest.raises(ValueError, match=r"tokenizer.json is damaged .*: copy the run's whole model folder again[.]$"):
+        open_run(folder)
+
+
+@pytest.mark.parametrize("part", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_is_missing(folder, part):
+    (folder / part).unlink()
+    with pytest.raises(FileNotFoundError, match=f"lacks {part}: copy the run's whole model folder[.]$"):
+        open_run(folder)
