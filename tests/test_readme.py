@@ -45,6 +45,8 @@ def test_a_command_runs(command, place, tiny_base, monkeypatch, shared, capsys):
     if argv[0] == "fit":
         argv += SHORT[: None if "--resume" not in argv else 6]
         argv += [] if "--resume" in argv else ["--model.base", tiny_base]
+    for file in argv[1:] if argv[0] == "compare" else ():
+        assert main(["evaluate", "--base", tiny_base, "--tasks", "categories", "--limit", "4", "--out", file]) == 0
     if "--limit" in argv:
         argv[argv.index("--limit") + 1] = "4"
     assert main(argv) == 0, capsys.readouterr().err

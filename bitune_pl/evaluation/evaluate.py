@@ -23,9 +23,10 @@ def main(argv: list[str]) -> None:
     if args.out:
         results.check_place(args.out)
     tasks = catalogue.load(names, args.root, args.part, args.limit)
-    scored = _run(args, names, tasks)
+    scored, finished = _run(args, names, tasks)
     if args.out:
         results.write(scored, args.out)
+        finished.remove()
         print(f"The results are in {args.out}.")
 
 
@@ -73,13 +74,14 @@ def evaluate(
     if seed is not None:
         torch.manual_seed(seed)
     lm = BituneLM(model, encoder, max_length=max_length, finished=finished, progress=progress)
-    start, rows, questions = time.perf_counter(), {}, []
+    start, rows, questions = time.perf_counter(), {}, {}
     for name, task in loaded.items():
         lm.title, began = name, time.perf_counter()
+        lm.cut.clear()
         with catalogue.quiet():
             found = ask(lm, task, limit=limit, bootstrap_iters=1000)
         rows |= _rows(results, found, name, lm.cut, time.perf_counter() - began)
-        questions += results.questions(found, task["tasks"])
+        questions |= {(row["task"], row["index"]): row for row in results.questions(found, task["tasks"])}
         tell(name, rows[name])
     return {
         "bitune_pl": __version__,
@@ -91,7 +93,7 @@ def evaluate(
         },
         "seconds": round(time.perf_counter() - start, 3),
         "tasks": rows,
-        "questions": questions,
+        "questions": list(questions.values()),
     }  # fmt: skip
 
 
@@ -107,8 +109,8 @@ def _rows(results, found: dict, name: str, cut: dict, seconds: float) -> dict[st
     return rows
 
 
-def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> dict:
-    """Open the model, take up what an earlier evaluation has finished, and score."""
+def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> tuple[dict, "Finished | None"]:
+    """Open the model, take up what an earlier evaluation has finished, and score; the latter goes when all is written."""
     from bitune_pl.evaluation import results
     from bitune_pl.evaluation.finished import Finished
     from bitune_pl.evaluation.run import open_either
@@ -125,9 +127,7 @@ def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> dict:
         opened.model, opened.encoder, tasks, args.root, args.limit, args.part, args.max_length, finished, args.run, args.seed,
         tell=lambda task, row: print(line(task, row), flush=True),
     )  # fmt: skip
-    if finished:
-        finished.remove()
-    return scored
+    return scored, finished
 
 
 def _parser() -> Arguments:

@@ -21,6 +21,15 @@ def digest(*parts) -> str:
     return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
+def put(path: Path, text: str) -> None:
+    """Write a file, or leave none behind where there is no room for all of it."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
 class Finished:
     """Answers by the key of their request, in memory and in a file.
 
@@ -37,18 +46,18 @@ class Finished:
         head = json.dumps({"owner": owner})
         kept = [head]
         if path.is_file():
-            first, *rest = path.read_text(encoding="utf-8").split("\n")
+            first, *rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
             if first == head:
                 kept += [line for line in rest if self._take(line)]
         new = path.with_name(path.name + ".new")
-        new.write_text("\n".join(kept) + "\n", encoding="utf-8")
+        put(new, "\n".join(kept) + "\n")
         os.replace(new, path)
         self.file = path.open("a", encoding="utf-8")
 
     def _take(self, line: str) -> bool:
         try:
             key, answer = json.loads(line)
-        except ValueError:
+        except (ValueError, TypeError):
             return False
         self.answers[key] = tuple(answer) if isinstance(answer, list) else answer
         return True
@@ -56,7 +65,7 @@ class Finished:
     def add(self, answers: dict[str, object]) -> None:
         """Keep new answers; they are on their way to the disk when this returns."""
         self.answers |= answers
-        self.file.write("".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in answers.items()))
+        self.file.write("".join(json.dumps(pair) + "\n" for pair in answers.items()))
         self.file.flush()
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ How text becomes tokens, and what differs there from lm-eval's own model, is sai
 the business of `catalogue.py`. Chat templates are not offered: their control tokens would be spelled out.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -133,6 +134,11 @@ class BituneLM(TemplateLM):
         with bar, probes.evaluating(self.model):
             for batch in batches(open_, self.tokens):
                 new = self._read([question.sample for question in batch])
+                if not all(math.isfinite(score) for score, _ in new):
+                    raise ValueError(
+                        f"{self.title or 'A question'}: the model gives a log-likelihood that is no number, so its weights or "
+                        "the base are damaged; score another checkpoint."
+                    )
                 fresh = dict(zip(chain.from_iterable(question.requests for question in batch), new, strict=True))
                 scores |= fresh
                 self._remember(requests, "loglikelihood", fresh)

@@ -21,7 +21,7 @@ from pathlib import Path
 from bitune_pl import __version__
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.evaluation.answers import EXTRACTORS
-from bitune_pl.evaluation.finished import digest
+from bitune_pl.evaluation.finished import digest, put
 from bitune_pl.method import adapters
 from bitune_pl.method.model import Bitune
 from bitune_pl.method.variants import name_of
@@ -130,7 +130,7 @@ def write(results: dict, path: Path) -> None:
     lines = ",\n".join(json.dumps(row, ensure_ascii=False, default=_plain) for row in results["questions"])
     text = json.dumps(head, indent=1, ensure_ascii=False, default=_plain).removesuffix("\n}")
     new = path.with_name(path.name + ".new")
-    new.write_text(f'{text},\n "questions": [\n{lines}\n]}}\n', encoding="utf-8")
+    put(new, f'{text},\n "questions": [\n{lines}\n]}}\n')
     os.replace(new, path)
 
 

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from bitune_pl.training.dashboard.scalars import UpdateLog
 
 LINES = 10  # over a whole run, where there is no terminal
+SILENCE = 30  # seconds after which an update is told in any case
 
 
 class UpdateProgress(ProgressBar):
@@ -33,9 +34,10 @@ class UpdateProgress(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.total, self.done = int(trainer.estimated_stepping_batches), trainer.global_step
         self.first, self.start = self.done, time.monotonic()
+        self.said = self.start - SILENCE  # the first update is told as well: it says how long the run will take
         sizes = [(parameter.numel(), parameter.requires_grad) for parameter in pl_module.parameters()]
         trained, whole = sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
-        self._line(f"training {trained:,} of {whole:,} parameters", everywhere=True)
+        self._line(f"training {trained:,} of {whole:,} parameters, {self.total} updates", everywhere=True)
         self.bar = self._open("updates", self.total, self.done)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args) -> None:
@@ -46,7 +48,9 @@ class UpdateProgress(ProgressBar):
         text = f"loss {latest['loss/train']:.3f}, {latest['tokens_per_second']:,.0f} tokens/s"
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.update()
-        if self.done == self.total or self.done % max(1, self.total // LINES) == 0:
+        silent = time.monotonic() - self.said
+        if self.done == self.total or self.done % max(1, self.total // LINES) == 0 or silent > SILENCE:
+            self.said = time.monotonic()
             pace = (time.monotonic() - self.start) / (self.done - self.first)
             self._line(f"update {self.done}/{self.total}: {text}, {pace * (self.total - self.done):.0f} s left")
 

@@ -84,6 +84,15 @@ def parse(record: Any, name: str = "a record") -> Cell:
     if record["table"] not in PAPER["tables"]:
         raise ValueError(f"{name} is a cell of {record['table']!r}; there are {', '.join(PAPER['tables'])}.")
     said = {key: record[key] for key in NEEDED[:-1]}
+    try:
+        return _cell(record, name, said)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{name} is a damaged cell ({type(error).__name__}: {error}): remove it, and run the grid again."
+        ) from None
+
+
+def _cell(record: dict[str, Any], name: str, said: dict[str, Any]) -> Cell:
     if record["status"] != "done":
         return Cell(name, **said, error=record.get("error") or "no reason recorded", record=record)
     scores = {paper_task(task): score for task, score in (record.get("scores") or {}).items()}
@@ -117,9 +126,16 @@ def _values(record: dict[str, Any]) -> dict[str, float]:
 def _consistent(cell: Cell) -> Cell:
     for task, right in cell.right.items():
         said = cell.accuracy.get(task, math.nan)
+        if not np.isin(right, (0, 1)).all():
+            raise ValueError(
+                f"{cell} marks answers to {task} as right by other numbers than 0 and 1. Run that cell again."
+            )
         if len(right) != cell.questions.get(task) or abs(right.mean() - said) * len(right) > 0.5:
             raise ValueError(
                 f"{cell} contradicts itself: {task} has an accuracy of {said:.4f} on {cell.questions.get(task)} questions, "
                 f"but {right.sum()} of {len(right)} answers are marked right. Run that cell again."
             )
+    for task, said in cell.accuracy.items():
+        if not math.isnan(said) and not 0 <= said <= 1:
+            raise ValueError(f"{cell} has an accuracy of {said} on {task}, which is no share. Run that cell again.")
     return cell

@@ -3,6 +3,7 @@
 Sections without anything to show are left out; what a run lacks that one would look for is said in a sentence.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -127,12 +128,16 @@ def _results(record: Record) -> str:
     rows = []
     for file, said in record.results.items():
         for task, scores in said["tasks"].items():
-            for name in (name for name in METRICS if name in scores):
+            for name in (name for name in METRICS if _is_number(scores.get(name))):
                 error = scores.get(f"{name}_stderr")
-                value = f"{scores[name]:.4f}" + (f" &plusmn; {error:.4f}" if error is not None else "")
-                rows.append((escape(file), escape(task), str(scores.get("n", "")), name, value))
+                value = f"{scores[name]:.4f}" + (f" &plusmn; {error:.4f}" if _is_number(error) else "")
+                rows.append((escape(file), escape(task), escape(str(scores.get("n", ""))), name, value))
     heads = ("file", "task", "n", "score", "value, standard error")
     return _section("Scores of tasks", _table(heads, rows, texts=(0, 1, 3))) if rows else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _cost(record: Record) -> str:
