@@ -227,3 +227,13 @@ def test_theta_is_never_cast_below_float32(cast):
 
 def test_theta_may_be_wider():
     assert Bitune.build(decoder()).double().theta_v.dtype == torch.float64
+
+
+def test_a_graph_that_is_kept_is_replayed_in_each_backward_pass():
+    model, samples = Bitune.build(decoder()).train(), [Sample(torch.tensor([3, 4, 5]), [torch.tensor([6, 7])])]
+    model.checkpoint_activations()
+    loss = model.loss(samples)
+    loss.backward(retain_graph=True)
+    once = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    loss.backward()
+    assert once and all(torch.allclose(p.grad, 2 * once[n]) for n, p in model.named_parameters() if n in once)
