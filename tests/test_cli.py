@@ -8,6 +8,8 @@ import pytest
 from tiny_base import CPU, tiny_base  # noqa: F401
 
 from bitune_pl.cli import COMMANDS, main
+from bitune_pl.data.templates import Template
+from bitune_pl.evaluation import generate
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +185,43 @@ def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
         (["--prompt", "a", "--file", "b"], "by --prompt or by --file, not by both"),
         (["--file", "nowhere.txt"], "There is no file nowhere.txt"),
         (["--file", "rows.jsonl"], "rows.jsonl line 1: this is not JSON"),
+        (
+            ["--file", "numbers.jsonl"],
+            'numbers.jsonl line 2: "choices" is a list of texts, such as ["yes", "no"], not [1,',
+        ),
+        (["--file", "null.jsonl"], 'null.jsonl line 1: "choices" is a list of texts, such as ["yes", "no"], not None'),
+        (["--file", "half.jsonl"], "half.jsonl line 1: its text holds half a surrogate pair"),
+        (["--prompt", "a\udc80"], "The prompt: its text holds half a surrogate pair"),
+        (["--file", "latin.txt"], "latin.txt is not UTF-8 text (byte 4); save it as UTF-8."),
+        (["--file", "latin.jsonl"], "latin.jsonl is not UTF-8 text"),
+        (["--file", "empty.jsonl"], "empty.jsonl holds no row to answer"),
+        (["--file", "empty.txt"], "empty.txt is empty: give a prompt"),
+        ([], "Standard input is empty: give a prompt"),
+        (
+            ["--prompt", "a", "--field", "foo"],
+            "--field is NAME=TEXT, a field of the template and what it says, not 'foo'",
+        ),
+        (["--prompt", "a", "--field", "foo=1"], "template has no field 'foo'; its fields are question, choices"),
+        (["--prompt", "a", "--raw", "--field", "question=1"], "--field question would go nowhere: leave it out"),
+        (["--prompt", "a", "--raw", "--choice", "x"], "choices would go nowhere: leave it out"),
     ],
 )
-def test_a_mistake_in_generate_is_one_sentence(argv, message, run, capsys, tmp_path):
-    (tmp_path / "rows.jsonl").write_text("{")
+def test_a_mistake_in_generate_is_one_sentence(argv, message, run, capsys, tmp_path, monkeypatch):
+    files = {
+        "rows.jsonl": "{", "numbers.jsonl": '\n{"prompt": "a", "choices": [1, 2]}', "half.jsonl": '{"prompt": "\\ud800"}',
+        "null.jsonl": '{"prompt": "a", "choices": null}', "empty.jsonl": "\n\n", "empty.txt": "\n",
+        "latin.txt": b"caf\xe9", "latin.jsonl": b'{"prompt": "caf\xe9"}',
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
     assert message in mistake(capsys, "generate", "--run", run, *argv)
+
+
+def test_choices_for_a_template_that_lists_none_are_refused():
+    row = {"prompt": "a", "choices": ["x"], generate.GIVEN: ()}
+    with pytest.raises(ValueError, match="lists no choices, so they would go nowhere: leave --choice out"):
+        generate._fill(Template("Question: {question}"), row)
 
 
 def test_predict_answers_the_test_rows(run, capsys):

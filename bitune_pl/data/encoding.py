@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bitune_pl.data.border import bridged_characters, is_clean
 from bitune_pl.data.example import Dropped, Example
+from bitune_pl.data.fields import SURROGATE
 from bitune_pl.sample import Sample
 
 Ids = list[int]
@@ -56,7 +57,9 @@ class Encoder:
         self.spellable = self._find_spellable_control_tokens()
 
     def prompt(self, text: str) -> LongTensor:
-        """Ids of a prompt, shape `(prompt,)`."""
+        """Ids of a prompt, shape `(prompt,)`; half a surrogate pair, which is no character, is a ValueError."""
+        if SURROGATE.search(text):
+            raise ValueError("The prompt holds half a surrogate pair, which is no character: correct it.")
         return _tensor(self._checked_prompt(self._tokenize([text])[0], "The prompt"))
 
     def training(self, example: Example) -> Sample | Dropped:

@@ -31,7 +31,7 @@ class NoGold(Exception):
     """This row does not say which choice is right; the text is what it says instead."""
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def text(row: dict, name: str, required: bool = True) -> str:
@@ -44,7 +44,7 @@ def text(row: dict, name: str, required: bool = True) -> str:
     said = str(value)
     if required and not said.strip():
         raise Unusable(f"with a blank {name}")
-    if _SURROGATE.search(said):
+    if SURROGATE.search(said):
         raise Unusable(f"with half a surrogate pair in {name}")
     return said
 

@@ -43,6 +43,7 @@ def json_list(path: Path, name: str) -> Iterator[Row]:
     text = _decoded(path.read_bytes(), name).removeprefix("\ufeff")
     at = _skip(text, 0)
     if text[at : at + 1] != "[":
+        _check_not_one_object(text, at, name)
         yield from jsonl(path, name)
         return
     line, counted, at = 1, 0, _skip(text, at + 1)
@@ -61,6 +62,23 @@ def json_list(path: Path, name: str) -> Iterator[Row]:
             raise ValueError(f"{where}: after this row a comma or the end of the list should stand; the file is cut.")
     if text[_skip(text, at + 1) :]:
         raise ValueError(f"{name}: more text stands after the end of the list; is the file two files in one?")
+
+
+def _check_not_one_object(text: str, at: int, name: str) -> None:
+    """Refuse a file that is one object over several lines, or that holds its rows in one of its fields."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return  # whoever reads its lines will say what is wrong
+    whole = isinstance(value, dict) and not text[_skip(text, end) :]
+    if whole and ("\n" in text[at:end] or any(_is_rows(field) for field in value.values())):
+        raise ValueError(
+            f"{name} is one object, where a list of rows is expected, [{{...}}, {{...}}], or one row a line."
+        )
+
+
+def _is_rows(field: object) -> bool:
+    return isinstance(field, list) and bool(field) and all(isinstance(row, dict) and "role" not in row for row in field)
 
 
 def table(path: Path, name: str) -> Iterator[Row]:

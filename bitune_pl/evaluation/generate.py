@@ -5,6 +5,7 @@ The prompt is filled into the template that the run was trained with, so that it
 """
 
 import json
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -13,17 +14,22 @@ from pathlib import Path
 from bitune_pl.arguments import Arguments
 
 BATCH = 8  # prompts that are continued together
+GIVEN = "--field"  # the key of a row under which stand the names of the fields that were typed
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def main(argv: list[str]) -> None:
     """Print an answer for each prompt."""
     args = _parser().parse_args(argv)
     rows = list(_rows(args))
+    if not rows:
+        raise ValueError(f'{args.file} holds no row to answer: give one object a line, such as {{"prompt": ...}}.')
 
     from bitune_pl.evaluation.run import open_either  # heavy: only once there is something to ask
 
     model, encoder, template = open_either(args.run, args.base)
-    prompts = [row["prompt"] if args.raw or template is None else _fill(template, row) for row in rows]
+    raw = args.raw or template is None
+    prompts = [_raw(row) if raw else _fill(template, row) for row in rows]
     sampling = {"do_sample": True, "temperature": args.temperature} if args.temperature else {"do_sample": False}
     for start in range(0, len(prompts), BATCH):
         ids = [encoder.prompt(text) for text in prompts[start : start + BATCH]]
@@ -68,22 +74,46 @@ def _rows(args: Namespace) -> Iterator[dict]:
         raise ValueError("Give the prompt by --prompt or by --file, not by both.")
     if args.prompt is None and args.file is None and sys.stdin.isatty():
         raise ValueError("There is no prompt: give one by --prompt TEXT, --file FILE or standard input.")
-    fields = dict(pair.partition("=")[::2] for pair in args.field)
+    fields = dict(map(_pair, args.field))
     if args.file is not None and args.file.endswith(".jsonl"):
         for number, line in enumerate(_text(args.file).splitlines(), start=1):
             if line.strip():
-                yield fields | _row(line, f"{args.file} line {number}")
+                where = f"{args.file} line {number}"
+                row = {"choices": args.choice} | fields | _row(line, where)
+                yield _whole(row, fields, where)
     else:
         text = args.prompt if args.prompt is not None else _text(args.file or "-").rstrip("\n")
-        yield {"prompt": text, "choices": args.choice, **fields}
+        if args.prompt is None and not text.strip():
+            raise ValueError(f"{_called(args.file or '-')} is empty: give a prompt by --prompt TEXT or in a file.")
+        yield _whole({"prompt": text, "choices": args.choice, **fields}, fields, "The prompt")
+
+
+def _pair(said: str) -> tuple[str, str]:
+    name, sign, text = said.partition("=")
+    if not sign or not name:
+        raise ValueError(f"--field is NAME=TEXT, a field of the template and what it says, not {said!r}.")
+    return name, text
+
+
+def _whole(row: dict, given: dict, where: str) -> dict:
+    """The row with the names of the fields that were typed; no text of it may hold half a surrogate pair."""
+    for text in (*(value for value in row.values() if isinstance(value, str)), *row["choices"]):
+        if SURROGATE.search(text):
+            raise ValueError(f"{where}: its text holds half a surrogate pair, which is no character: correct it.")
+    return row | {GIVEN: tuple(given)}
+
+
+def _called(file: str) -> str:
+    return "Standard input" if file == "-" else file
 
 
 def _text(file: str) -> str:
-    if file == "-":
-        return sys.stdin.read()
-    if not Path(file).is_file():
+    if file != "-" and not Path(file).is_file():
         raise FileNotFoundError(f"There is no file {file} to read the prompt from.")
-    return Path(file).read_text(encoding="utf-8-sig")
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{_called(file)} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8.") from None
 
 
 def _row(line: str, where: str) -> dict:
@@ -93,16 +123,30 @@ def _row(line: str, where: str) -> dict:
         raise ValueError(f"{where}: this is not JSON ({error.msg}).") from None
     if not isinstance(row, dict) or not isinstance(row.get("prompt", ""), str):
         raise ValueError(f'{where}: a row is an object with a text "prompt", not {line[:60]!r}.')
+    choices = row.get("choices", [])
+    if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
+        raise ValueError(f'{where}: "choices" is a list of texts, such as ["yes", "no"], not {choices!r}.')
     return row
+
+
+def _raw(row: dict) -> str:
+    """The prompt as it is; there is no template for fields and choices to go into."""
+    ignored = [f"--field {name}" for name in row[GIVEN]] + ["choices"] * bool(row["choices"])
+    if ignored:
+        raise ValueError(f"A raw prompt is taken as it is, and {ignored[0]} would go nowhere: leave it out.")
+    if "prompt" not in row:
+        raise ValueError('A raw prompt is taken from the field "prompt", and a row has none: add it.')
+    return row["prompt"]
 
 
 def _fill(template, row: dict) -> str:
     """The template with `prompt` in its one field that nothing else fills; a question without choices has its own."""
     from bitune_pl.data.templates import INSTRUCTION
 
-    choices = tuple(row.get("choices", ()))
-    fields = {name: text for name, text in row.items() if name not in ("prompt", "choices")}
+    choices = tuple(row["choices"])
+    fields = {name: text for name, text in row.items() if name not in ("prompt", "choices", GIVEN)}
     asks_choices = [name for name in template.fields if name == "choices" or name.startswith("choice")]
+    _check_known(template, row[GIVEN], choices if not asks_choices else ())
     if asks_choices and not choices:
         print(
             "note: this run's questions list their choices (--choice); without any, none are written", file=sys.stderr
@@ -117,3 +161,13 @@ def _fill(template, row: dict) -> str:
         raise ValueError(f"The run's template asks for {open_fields[0]}, and there is no prompt to put there.")
     fields |= {name: row["prompt"] for name in open_fields}
     return template.fill_choices(fields, choices) if asks_choices else template.fill(fields)
+
+
+def _check_known(template, given: tuple[str, ...], unlisted: tuple[str, ...]) -> None:
+    """Refuse what was typed and has no place in the template; a row of a file may say more than is asked."""
+    if unknown := [name for name in given if name not in template.fields]:
+        raise ValueError(
+            f"The run's template has no field {unknown[0]!r}; its fields are {', '.join(template.fields)}."
+        )
+    if unlisted:
+        raise ValueError("The run's template lists no choices, so they would go nowhere: leave --choice out.")

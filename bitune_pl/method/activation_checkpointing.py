@@ -4,7 +4,7 @@ A replayed block runs after the forward pass has returned, when its layout is go
 way than here would replay it without one, and train silently wrong. It is refused.
 """
 
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 from transformers import PreTrainedModel
 
@@ -18,7 +18,19 @@ def checkpoint_activations(decoder: PreTrainedModel) -> None:
 
 def _same_reading() -> tuple:
     """Contexts of a block's first run and of its replay: the replay sees the reading that was current then."""
-    return nullcontext(), reading(current())
+    return nullcontext(), _Again(current())
+
+
+class _Again(ExitStack):
+    """`reading(what)`, which can be entered again: a graph that is kept is replayed in each backward pass."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def __enter__(self) -> "_Again":
+        self.enter_context(reading(self.what))
+        return self
 
 
 def check_checkpointing(decoder: PreTrainedModel) -> None:

@@ -25,7 +25,10 @@ Config = PeftConfig | FullCopies | None
 
 
 def _lora(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> LoraConfig:
-    return LoraConfig(**{"r": 8, "lora_alpha": 1, "target_modules": all_linear(decoder), **settings})
+    usual = all_linear(decoder)
+    if settings.get("layers_to_transform") is not None:  # PEFT takes these with a list of names only
+        usual = sorted({name.rpartition(".")[2] for name in linear_layers(decoder)})
+    return LoraConfig(**{"r": 8, "lora_alpha": 1, "target_modules": usual, **settings})
 
 
 def _dora(decoder: PreTrainedModel, attention: Sequence[str], **settings) -> LoraConfig:

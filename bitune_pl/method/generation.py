@@ -15,6 +15,7 @@ from transformers import DynamicCache, GenerationConfig, StoppingCriteria, Stopp
 
 from ..sample import Sample
 from . import probes, start_token
+from .vocabulary import check_ids
 
 if TYPE_CHECKING:
     from .model import Bitune
@@ -25,6 +26,9 @@ _ASSISTED = (
     "assisted."
 )
 
+
+_MADE = ("attention_mask", "inputs", "input_ids", "inputs_embeds", "position_ids", "past_key_values", "cache")
+"""What `decoder.generate` is given here and not by the caller."""
 
 _NO_TOKEN = 2**31 - 1
 """An id that no decoder generates: what follows a finished beam, so that it is told from an end token of its own."""
@@ -96,7 +100,10 @@ def generate(model: "Bitune", prompts: Sequence[LongTensor], **generate_kwargs) 
         raise ValueError("Bitune.generate decodes from its mixed cache: leave out use_cache=False.")
     if generate_kwargs.get("assistant_model") is not None:
         raise ValueError(f"assistant_model {_ASSISTED}")
+    if made := [name for name in _MADE if generate_kwargs.get(name) is not None]:
+        raise ValueError(f"Bitune.generate makes {made[0]} itself from prompts without padding: leave it out.")
     prompts = [Sample(prompt).prompt for prompt in prompts]
+    check_ids(model.decoder, prompts)
     start_token.check_prompts(model.decoder, prompts)
     config = _config(model, generate_kwargs)
     if config.prompt_lookup_num_tokens or config.assistant_early_exit:

@@ -27,6 +27,7 @@ from .quantization import check_decoder, keep_packing
 from .routing import tuners
 from .start_token import add_start_token, check_prompts, check_start_token, start_token_id_of
 from .variants import Method, resolve
+from .vocabulary import check_ids
 
 
 class Bitune(nn.Module):
@@ -80,6 +81,8 @@ class Bitune(nn.Module):
         method = resolve(method)
         if not 0 < theta_init < float("inf"):
             raise ValueError(f"theta_init is a number above 0, not {theta_init!r}.")
+        if not isinstance(adapter_dtype, torch.dtype) or not adapter_dtype.is_floating_point:
+            raise ValueError(f"adapter_dtype is a torch.dtype such as torch.float32, not {adapter_dtype!r}.")
         check_start_token(start_token)
         check_decoder(decoder, adapters.kind_of(adapter) if not isinstance(adapter, str) else adapter)
         if tuners(decoder) or start_token_id_of(decoder) is not None:
@@ -118,8 +121,11 @@ class Bitune(nn.Module):
         Raises:
             ValueError: if a sample is longer than the decoder's positions reach, its prompt ends in the wrong token, or the
                 decoder's attention is no longer Bitune's.
+            IndexError: if a token id is beyond the decoder's vocabulary.
         """
-        check_prompts(self.decoder, [sample.prompt for sample in samples])
+        prompts, answers = [sample.prompt for sample in samples], [a for sample in samples for a in sample.answers]
+        check_ids(self.decoder, prompts, answers)
+        check_prompts(self.decoder, prompts)
         layout = Layout.build(samples, self.method, self.decoder.device)
         self._check(layout)
         with reading(self._reading(layout, record)):
@@ -171,6 +177,11 @@ class Bitune(nn.Module):
         self, samples: Sequence[Sample], weighting: Weighting = "sample", denominator: float | None = None
     ) -> Float[Tensor, ""]:
         """The training objective; see `likelihood.loss`."""
+        if denominator is not None and not denominator > 0:
+            raise ValueError(
+                "denominator is the number of answers (or learned tokens) of the whole update, which is above 0, not "
+                f"{denominator!r}."
+            )
         return likelihood.loss(self.log_likelihood(samples), weighting, denominator)
 
     forward = loss
@@ -213,6 +224,18 @@ class Bitune(nn.Module):
     ) -> Self:
         """Open a folder that `save_pretrained` wrote; see `storage.load`."""
         return storage.load(cls, Path(folder), decoder, dtype, device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `to`, `bfloat16`, `cuda` and others call: theta moves along, and is never narrower than float32."""
+        thetas = [theta for theta in (self.theta_k, self.theta_v) if theta is not None]
+        kept = [(t, t.detach().clone(), None if t.grad is None else t.grad.clone()) for t in thetas]
+        super()._apply(fn, recurse)
+        for theta, value, grad in kept:
+            if torch.promote_types(theta.dtype, torch.float32) != theta.dtype:
+                device, theta.grad = theta.device, None
+                theta.data = value.to(device, torch.float32)
+                theta.grad = None if grad is None else grad.to(device, torch.float32)
+        return self
 
     def _freeze_unreachable(self) -> None:
         """Freeze the bidirectional weights behind the last block's keys and values: nothing of them reaches an answer."""

@@ -32,3 +32,14 @@ def test_a_file_of_another_kind_is_not_looked_for_on_the_hub(tmp_path, monkeypat
 def test_a_template_without_a_field(template):
     with pytest.raises(ValueError, match="no field"):
         BituneData(template=template)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("said", [{"prompt": "q", "answer": "a"}, {"data": [{"prompt": "q", "answer": "a"}]}])
+def test_one_object_is_no_list_of_rows(tmp_path, said, indent):
+    (tmp_path / "rows.json").write_text(json.dumps(said, indent=indent))
+    if indent is None and "prompt" in said:  # one row of JSONL
+        assert [row for _, row in files.read(tmp_path / "rows.json")] == [said]
+        return
+    with pytest.raises(ValueError, match="^rows.json is one object, where a list of rows is expected"):
+        list(files.read(tmp_path / "rows.json"))

@@ -32,3 +32,8 @@ def test_a_tokenizer_that_is_missing(folder, part):
     (folder / part).unlink()
     with pytest.raises(FileNotFoundError, match=f"lacks {part}: copy the run's whole model folder[.]$"):
         open_run(folder)
+
+
+def test_half_a_surrogate_pair_is_told(encoder):
+    with pytest.raises(ValueError, match="holds half a surrogate pair"):
+        encoder.prompt("a\ud800")

@@ -206,3 +206,9 @@ def test_what_reads_pictures_is_left_as_it_is():
     trained = {name for name, p in model.decoder.named_parameters() if p.requires_grad}
     assert trained and all(".language_model." in f".{name}" for name in trained)
     assert all(model.decoder.get_parameter(name).grad is not None for name in trained)
+
+
+def test_the_usual_layers_of_some_blocks():
+    model = build("llama", "bitune", "lora", adapter_settings={"layers_to_transform": [0]})
+    adapted = {name.partition(".layers.")[2][0] for name in owned(model.decoder, "causal")}
+    assert adapted == {"0"} and len(owned(model.decoder, "causal")) == 14

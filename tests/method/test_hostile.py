@@ -170,3 +170,70 @@ def test_full_copies_that_are_damaged(tmp_path):
     save_file(tensors, path, metadata={"layers": "[cut"})
     with pytest.raises(ValueError, match=r"causal/model.safetensors is damaged .*whole model folder again[.]$"):
         Bitune.from_pretrained(tmp_path, decoder())
+
+
+@pytest.mark.parametrize("denominator", [0, -3, float("nan"), torch.tensor(0)])
+def test_a_denominator_that_is_no_number_of_answers(model, denominator):
+    with pytest.raises(ValueError, match="denominator is the number of answers"):
+        model.loss([Sample(torch.tensor([3, 4]), [torch.tensor([5])])], denominator=denominator)
+
+
+@pytest.mark.parametrize("dtype", ["float32", torch.int32, None])
+def test_an_adapter_dtype_that_is_none(dtype):
+    with pytest.raises(ValueError, match="adapter_dtype is a torch.dtype such as torch.float32, not"):
+        Bitune.build(decoder(), adapter_dtype=dtype)
+
+
+@pytest.mark.parametrize("wrong", [60, 99, -1])
+def test_an_id_beyond_the_vocabulary_is_told(model, wrong):
+    known, other = torch.tensor([3, 4, 5]), torch.tensor([3, wrong, 5])
+    said = f"holds the token id {wrong}, and this decoder has the ids 0 to 59: encode texts with the tokenizer"
+    with pytest.raises(IndexError, match=f"A prompt {said}"):
+        model.answer_logits([Sample(known, [known]), Sample(other, [known])])
+    with pytest.raises(IndexError, match=f"An answer {said}"):
+        model.log_likelihood([Sample(known, [known, other])])
+    for prompt in (other, torch.tensor([wrong])):
+        with pytest.raises(IndexError, match=f"A prompt {said}"):
+            model.generate([prompt], max_new_tokens=1)
+
+
+def test_the_start_token_is_an_id_of_prompts_alone():
+    model = Bitune.build(decoder(), start_token="<sep>")
+    prompt = torch.tensor([3, model.start_token_id])
+    model.loss([Sample(prompt, [torch.tensor([4])])])
+    with pytest.raises(IndexError, match="An answer holds the token id 60, and this decoder has the ids 0 to 59"):
+        model.loss([Sample(prompt, [prompt])])
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "input_ids", "inputs_embeds", "position_ids", "past_key_values"])
+def test_what_generate_makes_itself_is_refused(model, name):
+    with pytest.raises(ValueError, match=f"Bitune.generate makes {name} itself"):
+        model.generate([torch.tensor([3, 4])], max_new_tokens=1, **{name: torch.ones(1, 2)})
+
+
+@pytest.mark.parametrize("cast", [lambda m: m.bfloat16(), lambda m: m.half(), lambda m: m.to(torch.bfloat16)])
+def test_theta_is_never_cast_below_float32(cast):
+    model = Bitune.build(decoder())
+    model.theta_k.data += torch.linspace(0, 1e-5, 2)
+    model.loss([Sample(torch.tensor([3, 4, 5]), [torch.tensor([6])])]).backward()
+    before = {n: (getattr(model, n).clone(), getattr(model, n).grad.clone()) for n in ("theta_k", "theta_v")}
+    parameter = model.theta_k
+    assert cast(model) is model and model.theta_k is parameter
+    assert next(model.decoder.parameters()).dtype != torch.float32
+    for name, (value, grad) in before.items():
+        assert torch.equal(getattr(model, name), value) and torch.equal(getattr(model, name).grad, grad)
+        assert getattr(model, name).dtype == getattr(model, name).grad.dtype == torch.float32
+
+
+def test_theta_may_be_wider():
+    assert Bitune.build(decoder()).double().theta_v.dtype == torch.float64
+
+
+def test_a_graph_that_is_kept_is_replayed_in_each_backward_pass():
+    model, samples = Bitune.build(decoder()).train(), [Sample(torch.tensor([3, 4, 5]), [torch.tensor([6, 7])])]
+    model.checkpoint_activations()
+    loss = model.loss(samples)
+    loss.backward(retain_graph=True)
+    once = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    loss.backward()
+    assert once and all(torch.allclose(p.grad, 2 * once[n]) for n, p in model.named_parameters() if n in once)
