@@ -24,7 +24,7 @@ LoadTokenizer = Callable[[str], PreTrainedTokenizerBase]
 
 
 def main(argv: Sequence[str], load_tokenizer: LoadTokenizer, start_token_id: Callable[[str], int]) -> int:
-    """Run `show` or `check`; the exit status is 1 where `check` found rows that cannot be read.
+    """Run `show` or `check`; the exit status is 1 where `check` found rows that cannot be read, or none left in a part.
 
     Args:
         load_tokenizer: gives the tokenizer of a base, by name.

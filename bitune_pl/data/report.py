@@ -31,12 +31,12 @@ def show(data: BituneData, part: str, rows: int) -> None:
 
 
 def check(data: BituneData) -> int:
-    """Read every row; the status is 1 if some cannot be read."""
+    """Read every row; the status is 1 if some cannot be read, or a part has none left."""
     print(f"{data.source}, tokenizer of {data.base}, at most {data.max_length} tokens\n")
     print(f"  {'part':<12}{'rows':>8}{'kept':>8}{'dropped':>9}{'broken':>8}{'longest':>9}{'learned tokens':>16}")
     found: dict[str, list[Example]] = {}
     remarks: list[str] = []
-    broken = 0
+    broken, without = 0, False
     for part in data.parts():
         errors: list[str] = []
         try:
@@ -45,7 +45,7 @@ def check(data: BituneData) -> int:
             remarks.append(f"{part}: {error}")
             continue
         rows, dropped = encode(data.encoder, loaded.examples, with_choices=False)
-        found[part], broken = loaded.examples, broken + len(errors)
+        found[part], broken, without = loaded.examples, broken + len(errors), without or not len(rows)
         print(_counts(part, rows, loaded.dropped + dropped, errors))
         remarks += [f"{part}: dropped {text}" for text in sources.reasons(loaded.dropped + dropped)]
         remarks += [f"{part}: {error}" for error in errors[:NAMED]]
@@ -54,7 +54,7 @@ def check(data: BituneData) -> int:
     if not found:
         raise FileNotFoundError(remarks[0].partition(": ")[2])
     print("\n" + "\n".join(f"  {remark}" for remark in remarks or ["Nothing dropped, nothing twice, no overlap."]))
-    return int(broken > 0)
+    return int(broken > 0 or without)
 
 
 def _counts(part: str, rows, dropped: list[Dropped], errors: list[str]) -> str:

@@ -63,6 +63,12 @@ def test_check_names_what_is_wrong(bitune_data, tmp_path):
         assert remark in said
 
 
+def test_check_of_a_part_that_keeps_no_row(bitune_data, tmp_path):
+    long = write(tmp_path / "t.jsonl", [{"prompt": f"{i}" + "x" * 700, "answer": "b"} for i in range(12)])
+    status, said, _ = bitune_data("check", "--data.source", long)
+    assert status == 1 and "train 11 0 11 0 " in said
+
+
 def test_check_of_a_config_reads_every_row(bitune_data, tmp_path):
     config = tmp_path / "c.yaml"
     config.write_text(
