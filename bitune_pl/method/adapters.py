@@ -147,6 +147,7 @@ def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str],
     if config is None:
         return
     _check_start(getattr(config, "init_lora_weights", True))
+    _check_parameters(decoder, getattr(config, "target_parameters", None) or ())
     trainable: set[str] = set()
     for name in weight_sets:
         if isinstance(config, FullCopies):
@@ -167,6 +168,13 @@ def attach(decoder: PreTrainedModel, config: Config, weight_sets: Sequence[str],
     for name in weight_sets:
         _check_names(decoder, name)
     route(decoder, _routed)
+
+
+def _check_parameters(decoder: PreTrainedModel, targets: Sequence[str]) -> None:
+    """Refuse target_parameters that match nothing, which PEFT would pass over."""
+    names = [name for name, _ in decoder.named_parameters()]
+    if unknown := [target for target in targets if not matching(names, [target])]:
+        raise ValueError(f"No parameter of this decoder is named like {unknown[0]!r}: correct target_parameters.")
 
 
 def _inject(decoder: PreTrainedModel, config: PeftConfig, name: str) -> set[str]:

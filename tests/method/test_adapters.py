@@ -212,3 +212,8 @@ def test_the_usual_layers_of_some_blocks():
     model = build("llama", "bitune", "lora", adapter_settings={"layers_to_transform": [0]})
     adapted = {name.partition(".layers.")[2][0] for name in owned(model.decoder, "causal")}
     assert adapted == {"0"} and len(owned(model.decoder, "causal")) == 14
+
+
+def test_target_parameters_that_match_nothing_are_refused():
+    with pytest.raises(ValueError, match="No parameter of this decoder is named like 'x': correct target_parameters"):
+        build("llama", "bitune", "lora", adapter_settings={"target_parameters": ["x"]})
