@@ -73,7 +73,7 @@ def _spec(name: str, ours: TaskManager) -> str | dict | None:
     except ValueError as error:
         if is_of_lm_eval(name):
             return None
-        near = get_close_matches(name, [*ours.all_tasks, *SOURCES], n=3)
+        near = get_close_matches(name, dict.fromkeys([*ours.all_tasks, *SOURCES]), n=3)
         known = ", ".join(task for task in ours.all_tasks if not task.startswith("mmlu_"))
         raise ValueError(
             f"There is no task {name!r}{f'; did you mean {_either(near)}?' if near else '.'} Tasks are {known}, the other data "

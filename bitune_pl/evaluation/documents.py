@@ -6,6 +6,7 @@ template is written twice: text comes from `data.templates`, by way of `data.sou
 metadata.
 """
 
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -50,7 +51,12 @@ def _question(row: Example) -> dict:
 
 
 def _rows(source: str, root: str | None, part: str, limit: int | None) -> Sequence[Example]:
-    return sources.load(source, part, root, limit=limit).examples
+    """The rows of a part; of a file of the user's own all rows, where no other part is asked for. Those left out are told."""
+    loaded = sources.load(source, part, root, limit=limit, whole=part == "test")
+    if loaded.dropped:
+        told = sources.summary(len(loaded.examples) + len(loaded.dropped), loaded.dropped)
+        print(f"note: {source} ({part}), rows scored: {told}", file=sys.stderr)
+    return loaded.examples
 
 
 def _of_subject(source: str, root: str | None, part: str, subject: str) -> Sequence[Example]:

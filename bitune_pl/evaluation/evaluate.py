@@ -146,7 +146,12 @@ def _parser() -> Arguments:
     parser.add_argument(
         "--data.root", dest="root", metavar="FOLDER", help="local copies of the data sets; without it, the hub"
     )
-    parser.add_argument("--part", default="test", choices=["test", "validation", "train"], help="rows to score (test)")
+    parser.add_argument(
+        "--part",
+        default="test",
+        choices=["test", "validation", "train"],
+        help="rows to score (test; of your own file that is every row)",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows of each task, or subject")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the results, a question a line, as JSON")
     parser.add_argument(

@@ -258,3 +258,52 @@ def test_what_is_known_is_not_asked_again(bitune, encoder, tmp_path, monkeypatch
     monkeypatch.setattr(BituneLM, "_read", None)
     monkeypatch.setattr(BituneLM, "_continue", None)
     assert answers(Finished(tmp_path / "x", digest("me"))) == first
+
+
+QUESTION = {"question": "Which?", "choices": ["one", "two"], "answer": 1}
+
+
+def test_of_a_users_own_file_every_row_is_scored_and_those_left_out_are_told(tiny_base, in_tmp_path, tmp_path, capsys):
+    rows = [QUESTION | {"question": f"Which {i}?"} for i in range(12)] + [QUESTION | {"question": " "}]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert main(["evaluate", "--base", tiny_base, "--tasks", "mine.jsonl", "--out", "r.json"]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["tasks"]["mine.jsonl"]["n"] == 12
+    said = capsys.readouterr().err
+    assert "note: mine.jsonl (test), rows scored: 12 of 13: 1 " in said and "mine.jsonl line 13" in said
+
+
+def test_answers_are_kept_until_the_results_are_written(tiny_base, in_tmp_path, tmp_path, monkeypatch, capsys):
+    argv = ["evaluate", "--base", tiny_base, "--tasks", "categories", "--limit", "3", "--out", "r.json"]
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "write", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
+        assert main(argv) == 2
+    assert (tmp_path / "r.json.unfinished").is_file() and not (tmp_path / "r.json").exists()
+    assert main(argv) == 0 and "12 answers are known" in capsys.readouterr().out
+    assert not (tmp_path / "r.json.unfinished").exists()
+
+
+def test_a_line_cut_within_a_character_is_dropped(tmp_path):
+    finished = Finished(tmp_path / "x", "me")
+    finished.add({"a": "漢"})
+    finished.close()
+    with (tmp_path / "x").open("ab") as file:
+        file.write('["b", "漢'.encode()[:-1])
+    assert Finished(tmp_path / "x", "me").answers == {"a": "漢"}
+
+
+def test_a_group_and_its_own_subject_hold_each_question_once(tmp_path, bitune, encoder):
+    subjects = [path.stem for path in (catalogue.TASKS / "mmlu").glob("[a-z]*.yaml") if path.stem != "mmlu"]
+    rows = [{"question": f"{s}?" * 30, "choices": list("abcd"), "answer": 1, "subject": s} for s in subjects]
+    (tmp_path / "mmlu").mkdir()
+    (tmp_path / "mmlu/test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = evaluate(bitune, encoder, ["mmlu", "mmlu_anatomy"], tmp_path, max_length=60, progress=False)
+    assert [q["task"] for q in found["questions"]].count("mmlu_anatomy") == 1
+    assert found["tasks"]["mmlu_anatomy"]["cut_contexts"] == 1
+
+
+def test_weights_that_are_no_numbers_score_nothing(tiny_base, encoder):
+    broken = built(tiny_base)
+    with torch.no_grad():
+        next(p for p in broken.parameters() if p.requires_grad).fill_(float("nan"))
+    with pytest.raises(ValueError, match="categories: the model gives a log-likelihood that is no number"):
+        evaluate(broken, encoder, ["categories"], limit=2, progress=False)
