@@ -1,6 +1,7 @@
-"""argparse whose errors are sentences for `cli.main` to print, in place of a usage text and an exit."""
+"""What commands take: argparse and configs whose errors are sentences for `cli.main` to print."""
 
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -12,3 +13,22 @@ class Arguments(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message[:1].upper()}{message[1:]}; {self.prog} --help lists what it takes.")
+
+
+def read_config(path: Path) -> dict:
+    """The sections of a config of `bitune fit`.
+
+    Raises:
+        FileNotFoundError, ValueError: if there is none, or it is no config.
+    """
+    import yaml
+
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no config {path}; check the path.")
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is no config: it should hold the sections data and model.")
+    return config

@@ -13,10 +13,10 @@ from argparse import ArgumentParser as PlainParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from transformers import PreTrainedTokenizerBase
 
+from bitune_pl.arguments import read_config
 from bitune_pl.data import report
 from bitune_pl.data.datamodule import BituneData
 
@@ -79,21 +79,9 @@ def _configured(argv: list[str]) -> dict:
     found: dict = {}
     start_token = None
     for name in finder.parse_known_args(argv)[0].config:
-        config = _read(Path(name))
+        config = read_config(Path(name))
         found |= config.get("data") or {}
         model = config.get("model") or {}
         found |= {"base": model["base"]} if model.get("base") else {}
         start_token = model.get("start_token", start_token)
     return {"data": found, "start_token": start_token}
-
-
-def _read(path: Path) -> dict:
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no config {path}; check the path.")
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is no config: it should hold the sections data and model.")
-    return config

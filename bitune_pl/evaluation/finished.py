@@ -22,11 +22,13 @@ def digest(*parts) -> str:
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file, or leave none behind where there is no room for all of it."""
+    """Write a file whole or not at all; where there is no room for all of it, the old one stays and nothing is left over."""
+    new = path.with_name(path.name + ".new")
     try:
-        path.write_text(text, encoding="utf-8")
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
     except OSError:
-        path.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise
 
 
@@ -49,9 +51,7 @@ class Finished:
             first, *rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
             if first == head:
                 kept += [line for line in rest if self._take(line)]
-        new = path.with_name(path.name + ".new")
-        put(new, "\n".join(kept) + "\n")
-        os.replace(new, path)
+        put(path, "\n".join(kept) + "\n")
         self.file = path.open("a", encoding="utf-8")
 
     def _take(self, line: str) -> bool:

@@ -129,9 +129,7 @@ def write(results: dict, path: Path) -> None:
     head = {key: value for key, value in results.items() if key != "questions"}
     lines = ",\n".join(json.dumps(row, ensure_ascii=False, default=_plain) for row in results["questions"])
     text = json.dumps(head, indent=1, ensure_ascii=False, default=_plain).removesuffix("\n}")
-    new = path.with_name(path.name + ".new")
-    put(new, f'{text},\n "questions": [\n{lines}\n]}}\n')
-    os.replace(new, path)
+    put(path, f'{text},\n "questions": [\n{lines}\n]}}\n')
 
 
 def _plain(value: object):

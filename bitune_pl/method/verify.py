@@ -8,7 +8,7 @@ import time
 import warnings
 from pathlib import Path
 
-from bitune_pl.arguments import Arguments
+from bitune_pl.arguments import Arguments, read_config
 from bitune_pl.method.variants import VARIANTS, name_of, resolve
 
 ADAPTERS = ("lora", "dora", "ia3", "full", "none")
@@ -69,16 +69,7 @@ def _settings(args) -> dict:
     Raises:
         FileNotFoundError, ValueError: if the config cannot be read.
     """
-    import yaml
-
-    said: dict = {}
-    if args.config is not None:
-        if not Path(args.config).is_file():
-            raise FileNotFoundError(f"There is no config {args.config}; check the path.")
-        try:
-            said = (yaml.safe_load(Path(args.config).read_text(encoding="utf-8")) or {}).get("model") or {}
-        except (yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
-            raise ValueError(f"{args.config} is no config of `bitune fit` ({' '.join(str(error).split())}).") from None
+    said = (read_config(Path(args.config)).get("model") or {}) if args.config is not None else {}
     typed = {name: value for name, value in vars(args).items() if name in TAKEN and value is not None}
     return TAKEN | {name: value for name, value in said.items() if name in TAKEN} | typed
 

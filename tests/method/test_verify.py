@@ -229,7 +229,7 @@ def test_what_a_config_says_is_proven(verify, tmp_path):
     assert status == 0 and "method only_causal, adapter dora" in text, text
 
 
-@pytest.mark.parametrize("text, why", [("[", "is no config"), ("- a", "is no config"), (None, "There is no config")])
+@pytest.mark.parametrize("text, why", [("[", "is not YAML"), ("- a", "is no config"), (None, "There is no config")])
 def test_a_config_that_is_none(verify, tmp_path, text, why):
     if text is not None:
         (tmp_path / "mine.yaml").write_text(text)
