@@ -3,7 +3,9 @@
 import os
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start: two of two threads each wait for each other
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # of the processes that tests start: two of two threads each wait for each other
 
 import pytest
 import shape_checks

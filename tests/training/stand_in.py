@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from bitune_pl.training.dashboard.alpha_maps import AlphaMaps
 from bitune_pl.training.dashboard.events import EventLogger
 from bitune_pl.training.dashboard.scalars import UpdateLog
 
@@ -50,3 +51,14 @@ def advance(trainer, module, callbacks) -> None:
     trainer.global_step += 1
     for callback in callbacks:
         callback.on_train_batch_end(trainer, module, outputs, batch, 0)
+
+
+def a_thousand_updates(folder, layers: int = 30):
+    """Logged by the callbacks of a run: its trainer, module and callbacks."""
+    trainer, module, log = stand_in(folder, layers)
+    callbacks = [log, AlphaMaps(log)]
+    for callback in callbacks:
+        callback.on_train_start(trainer, module)
+    for _ in range(1000):
+        advance(trainer, module, callbacks)
+    return trainer, module, callbacks

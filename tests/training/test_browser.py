@@ -9,12 +9,11 @@ from urllib.request import urlopen
 import pytest
 import torch
 from browser import browser, tensorboard
-from stand_in import advance, read, stand_in
+from stand_in import a_thousand_updates, read
 from tiny_base import CPU, save_tiny_base
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bitune_pl.cli import main
-from bitune_pl.training.dashboard.alpha_maps import AlphaMaps
 from bitune_pl.training.dashboard.overview import LAYOUT
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -135,12 +134,7 @@ def test_each_run_is_one_line_of_the_hparams_tab_with_its_last_scores(page, boar
 
 
 def test_a_thousand_updates_of_thirty_blocks_open_in_seconds(page, tmp_path):
-    trainer, module, log = stand_in(tmp_path, 30)
-    callbacks = [log, AlphaMaps(log)]
-    for callback in callbacks:
-        callback.on_train_start(trainer, module)
-    for _ in range(1000):
-        advance(trainer, module, callbacks)
+    trainer, module, callbacks = a_thousand_updates(tmp_path)
     trainer.loggers[0].experiment.add_custom_scalars(LAYOUT)
     trainer.loggers[0].finalize("success")
     with tensorboard(tmp_path) as address:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning.pytorch import Callback
-from stand_in import advance, read, stand_in
+from stand_in import a_thousand_updates, advance, read, stand_in
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata as hparams_of
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -110,12 +110,7 @@ def test_a_learned_start_token_has_a_gradient_norm_of_its_own(train, pairs, tmp_
 
 
 def test_sixty_curves_of_a_thousand_updates_take_less_than_ten_megabytes(tmp_path):
-    trainer, module, log = stand_in(tmp_path, 30)
-    callbacks = [log, AlphaMaps(log)]
-    for callback in callbacks:
-        callback.on_train_start(trainer, module)
-    for _ in range(1000):
-        advance(trainer, module, callbacks)
+    trainer, module, callbacks = a_thousand_updates(tmp_path)
     callbacks[1].on_train_end(trainer, module)
     trainer.loggers[0].finalize("success")
     (file,) = tmp_path.iterdir()
