@@ -4,7 +4,6 @@ Nothing is imported before a command is chosen, so that `bitune --help` answers 
 function that the table names. A mistake is one sentence on standard error and exit status 2.
 """
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -88,7 +87,6 @@ def _function(command: str) -> Callable[[list[str]], int | None]:
             f"There is no command {command!r}{f'; did you mean {near[0]}?' if near else '.'} "
             f"The commands are {', '.join(COMMANDS)}."
         )
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # where installed, it warns when PEFT imports it
     module, name = COMMANDS[command][0].split(":")
     return getattr(import_module(module), name)
 

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # of the processes that tests start: two of two threads each wait for each other
+# Of the processes that tests start: two of two threads each wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import shape_checks

@@ -18,8 +18,8 @@ def check_ids(decoder: PreTrainedModel, prompts: Sequence[LongTensor], answers: 
     rows = decoder.get_input_embeddings().weight.shape[0]
     has_start = start_token_id_of(decoder) is not None
     for what, texts, known in (("A prompt", prompts, rows + has_start), ("An answer", answers, rows)):
-        ids = [text for text in texts if len(text)]
-        for worst in torch.stack([torch.stack(text.aminmax()).cpu() for text in ids]).view(-1).tolist() if ids else ():
+        ids = torch.cat([text.to(decoder.device) for text in texts]) if len(texts) else torch.empty(0)
+        for worst in torch.stack(ids.aminmax()).tolist() if len(ids) else ():  # one wait for the device, not one a text
             if not 0 <= worst < known:
                 raise IndexError(
                     f"{what} holds the token id {worst}, and this decoder has the ids 0 to {known - 1}: encode texts with "

@@ -6,8 +6,9 @@ a dark page. Texts stay texts. Resting on a bar or a gain shows its numbers.
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from typing import NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -70,23 +71,35 @@ def _label(rows: Sequence[Row], column: str) -> str:
     return column if column == AVERAGE else f"{column}\n{questions:,} questions"
 
 
+class Place(NamedTuple):
+    """Where a row's mark stands in a column's group, and its name in the drawing."""
+
+    at: float
+    name: str
+
+
+def _places(drawn: Sequence[Row], columns: Sequence[str]) -> Iterator[tuple[Place, Row, str]]:
+    """Every row in every column, side by side around the column's place."""
+    for i, row in enumerate(drawn):
+        for x, column in enumerate(columns):
+            yield Place(x - 0.4 + (i + 0.5) * 0.8 / len(drawn), f"{row.model}-{i}-{x}"), row, column
+
+
 def _bars(axes: Axes, rows: Sequence[Row], drawn: Sequence[Row], columns: Sequence[str]) -> dict[str, str]:
     titles, width = {}, 0.8 / len(drawn)
-    for i, row in enumerate(drawn):
-        shade = _mark(colour(rows, row.method))
-        for x, entry in ((x, row.columns[column]) for x, column in enumerate(columns)):
-            if entry.ours is None:
-                continue
-            at, name = x - 0.4 + (i + 0.5) * width, f"bar-{row.model}-{i}-{x}"
-            paper = entry.paper if row.comparable else None
-            axes.bar(at, entry.ours.mean, 0.92 * width, color=shade, gid=name)
-            at -= 0.22 * width if paper else 0
-            if entry.interval:
-                axes.vlines(at, entry.interval.low, entry.interval.high, color=INK, lw=0.9)
-            axes.plot([at] * len(entry.seeds), list(entry.seeds.values()), "o", ms=2.4, color=INK, mfc="none", mew=0.7)
-            if paper:
-                axes.errorbar(at + 0.44 * width, paper.mean, paper.deviation or 0, fmt="D", ms=3.4, color=INK, lw=0.9)
-            titles[name] = _bar_title(row, columns[x])
+    for place, row, column in _places(drawn, columns):
+        entry = row.columns[column]
+        if entry.ours is None:
+            continue
+        at, name, paper = place.at, f"bar-{place.name}", entry.paper if row.comparable else None
+        axes.bar(at, entry.ours.mean, 0.92 * width, color=_mark(colour(rows, row.method)), gid=name)
+        at -= 0.22 * width if paper else 0
+        if entry.interval:
+            axes.vlines(at, entry.interval.low, entry.interval.high, color=INK, lw=0.9)
+        axes.plot([at] * len(entry.seeds), list(entry.seeds.values()), "o", ms=2.4, color=INK, mfc="none", mew=0.7)
+        if paper:
+            axes.errorbar(at + 0.44 * width, paper.mean, paper.deviation or 0, fmt="D", ms=3.4, color=INK, lw=0.9)
+        titles[name] = _bar_title(row, column)
     for x, column in enumerate(columns):
         if (guess := _chance(drawn, column)) is not None:
             axes.hlines(guess, x - 0.44, x + 0.44, color=FAINT, lw=1, ls=(0, (4, 3)))
@@ -104,20 +117,19 @@ def _chance(drawn: Sequence[Row], column: str) -> float | None:
 def _gains(axes: Axes, rows: Sequence[Row], drawn: Sequence[Row], columns: Sequence[str]) -> dict[str, str]:
     titles, width = {}, 0.8 / len(drawn)
     axes.axhline(0, color=INK, lw=0.8)
-    for i, row in enumerate(drawn):
-        shade = _mark(colour(rows, row.method))
-        for x, entry in ((x, row.columns[column]) for x, column in enumerate(columns)):
-            if entry.gain is None:
-                continue
-            at, name = x - 0.4 + (i + 0.5) * width, f"gain-{row.model}-{i}-{x}"
-            paper = entry.paper_gain if row.comparable else None
-            at -= 0.22 * width if paper is not None else 0
-            if interval := entry.gain.interval:
-                axes.vlines(at, interval.low, interval.high, color=shade, lw=2.2)
-            axes.plot([at], [entry.gain.mean], "o", ms=6, color=shade, gid=name)
-            if paper is not None:
-                axes.plot([at + 0.44 * width], [paper], "D", ms=3.4, color=INK)
-            titles[name] = _gain_title(row, columns[x])
+    for place, row, column in _places(drawn, columns):
+        entry = row.columns[column]
+        if entry.gain is None:
+            continue
+        at, name, shade = place.at, f"gain-{place.name}", _mark(colour(rows, row.method))
+        paper = entry.paper_gain if row.comparable else None
+        at -= 0.22 * width if paper is not None else 0
+        if interval := entry.gain.interval:
+            axes.vlines(at, interval.low, interval.high, color=shade, lw=2.2)
+        axes.plot([at], [entry.gain.mean], "o", ms=6, color=shade, gid=name)
+        if paper is not None:
+            axes.plot([at + 0.44 * width], [paper], "D", ms=3.4, color=INK)
+        titles[name] = _gain_title(row, column)
     over = dict.fromkeys(b for row in drawn if (b := baseline_of(row.table, row.method)))
     axes.set_ylabel(f"gain over {next(iter(over))}, points" if len(over) == 1 else "gain, points")
     return titles
