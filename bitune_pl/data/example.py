@@ -17,12 +17,14 @@ class Example:
             none carries the text of an end-of-sequence token.
         gold: which of `answers` is right, by position; None where nobody knows.
         where: the row, as a person would look it up: "train.jsonl line 3", "tau/commonsense_qa train row 12".
+        choices: texts that the prompt lists under A, B, ..., whether or not they are the answers.
     """
 
     prompt: str
     answers: tuple[str, ...]
     gold: int | None
     where: str
+    choices: tuple[str, ...] = ()
 
     @property
     def answer(self) -> str:

@@ -173,7 +173,7 @@ def _example(source: Source, part: str, name: str, where: str, row: dict | Value
     choices = said.choices or (said.answers if said.is_question else ())
     prompt = template.fill_choices(said.fields, choices, where) if choices else template.fill(said.fields, where)
     answers = tuple(_answer(template, text, i, where) for i, text in enumerate(said.answers))
-    return Example(prompt, answers, said.gold, where)
+    return Example(prompt, answers, said.gold, where, choices)
 
 
 def _content(source: Source, part: str, name: str, where: str, row: dict | ValueError) -> Content | Dropped:

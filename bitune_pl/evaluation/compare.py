@@ -19,6 +19,9 @@ from bitune_pl.evaluation.paired import Gain, McNemar, mcnemar, mean_gain, paire
 METRICS = ("acc", "exact_match_flexible", "exact_match_strict")
 """What is compared where no metric is named: the first of these that a task has."""
 
+NO_METRIC = {"index", "gold", "chosen"}
+"""Numbers of a question that say which, not how well."""
+
 Question = Mapping[str, Any]
 Key = tuple[str, int, str]
 
@@ -124,7 +127,7 @@ def read(path: str) -> Results:
         raise FileNotFoundError(f"There is no file {path}; `bitune evaluate --out {path}` writes one.")
     try:
         found = json.loads(Path(path).read_bytes() or b"null")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is not JSON ({error}); it may be cut short: give a file that `bitune evaluate --out` wrote."
         ) from None
@@ -140,7 +143,7 @@ def _by_key(path: str, questions: Iterable[Any]) -> dict[Key, Question]:
     for number, question in enumerate(questions, start=1):
         try:
             task, index, prompt = question["task"], question["index"], question["prompt_hash"]
-            key = (_whole_task(task), f"{task} {index}", prompt)
+            key = (_whole_task(task), f"{task} {index}", str(prompt))
         except (KeyError, TypeError, AttributeError):
             raise ValueError(
                 f"Question {number} of {path} lacks task, index or prompt_hash: the file was written in another format, "
@@ -181,7 +184,7 @@ def _add(compared: Comparison, task: str, before: Results, after: Results, metri
             f"in {after.path}."
         )
     _refuse_other_golds(task, [(ours[key], theirs[key]) for key in keys], before, after)
-    has = set.intersection(*(set(side[key]) for key in keys for side in (ours, theirs)))
+    has = set.intersection(*(set(side[key]) for key in keys for side in (ours, theirs))) - NO_METRIC
     name = metric if metric else next((name for name in METRICS if name in has), None)
     if name is None or name not in has:
         compared.notes.append(f"{task} is left out: not all of its questions have {name or ' or '.join(METRICS)}.")
@@ -201,9 +204,12 @@ def _refuse_other_golds(task: str, pairs: Iterable[tuple[Question, Question]], b
 
 def _number(question: Question, metric: str) -> float:
     value = question[metric]
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{metric} of question {question['index']} of {question['task']} is {value!r}, not a number.")
-    return float(value)
+    try:
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        value = f"a number of {value.bit_length()} bits"
+    raise ValueError(f"{metric} of question {question['index']} of {question['task']} is {value!r}, not a number.")
 
 
 def _row(name: str, before: list[float], after: list[float]) -> Row:

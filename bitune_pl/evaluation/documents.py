@@ -35,9 +35,13 @@ def questions(
 def prompts(
     source: str, root: str | None = None, part: str = "test", limit: int | None = None, **_
 ) -> dict[str, Dataset]:
-    """Prompts to be answered in words: `prompt`, `answer` (the worked one, or the final one alone), `where`."""
+    """Prompts to be answered in words: `prompt`, `answer` (worked, or the final one alone), `choices` (if any), `where`."""
     rows = _rows(source, root, part, limit)
-    return {"test": Dataset.from_list([{"prompt": r.prompt, "answer": r.answer, "where": r.where} for r in rows])}
+    return {
+        "test": Dataset.from_list(
+            [{"prompt": r.prompt, "answer": r.answer, "choices": r.choices, "where": r.where} for r in rows]
+        )
+    }
 
 
 def _question(row: Example) -> dict:

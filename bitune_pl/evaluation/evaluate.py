@@ -23,7 +23,11 @@ def main(argv: list[str]) -> None:
     if args.out:
         results.check_place(args.out)
     tasks = catalogue.load(names, args.root, args.part, args.limit)
-    scored, finished = _run(args, names, tasks)
+    try:
+        scored, finished = _run(args, names, tasks)
+    except KeyboardInterrupt:
+        go_on = "The same command goes on from there." if args.out else "With --out FILE the same command would go on."
+        raise KeyboardInterrupt(f"Stopped. {go_on}") from None
     if args.out:
         results.write(scored, args.out)
         finished.remove()

@@ -95,7 +95,8 @@ def _question(task: str, sample: dict, spec) -> dict:
     answers = [answer for responses in sample["resps"] for answer in responses]
     if all(isinstance(answer, str) for answer in answers):
         extract = EXTRACTORS.get(spec.config.process_results)
-        found = [extract(text) for text in (answers[0], str(sample["target"]))] if extract else (None, sample["target"])
+        both = answers[0], str(sample["target"])
+        found = [extract(text, sample["doc"]) for text in both] if extract else (None, sample["target"])
         return row | {"answer": answers[0], "extracted": _text(found[0]), "gold": _text(found[1])}
     sums = [round(answer[0] if isinstance(answer, tuple | list) else answer, 6) for answer in answers]
     chosen = max(range(len(sums)), key=sums.__getitem__)

@@ -70,6 +70,23 @@ def test_letters(text, strict, flexible):
     assert (scores["exact_match_strict"], scores["exact_match_flexible"]) == (strict, flexible)
 
 
+@pytest.mark.parametrize(
+    ("text", "flexible"),
+    [
+        (" It barks, so the answer is a dog.", 1),
+        (" Answer: the dog", 1),
+        (" Answer: a cat", 0),
+        (" Answer: C", 0),
+        (" It has 4 legs.", 0),
+        (" Not (A), so (B)", 1),
+    ],
+)
+def test_the_text_of_a_listed_choice_stands_for_its_letter(text, flexible):
+    scores = worked({"answer": " Answer: B", "choices": ["cat", "dog"]}, [text])
+    assert (scores["exact_match_strict"], scores["exact_match_flexible"]) == (0, flexible)
+    assert scores["without_answer"] == float(text in (" Answer: C", " It has 4 legs."))
+
+
 def test_numbers_of_worked_answers():
     assert worked({"answer": " Answer: 1072"}, [" 1000 + 72\n\nAnswer: $1,072.00"])["exact_match_strict"] == 1
     assert worked({"answer": " Answer: 1072"}, [" that makes 1,072 eggs"])["exact_match_flexible"] == 1

@@ -116,6 +116,9 @@ def mistake(capsys, *argv):
         ([question("piqa", 0, 1) | {"gold": 0}], "1 questions of piqa have the same prompt but another right answer"),
         ([question("piqa", 0, "yes")], "acc of question 0 of piqa is 'yes', not a number"),
         ([question("piqa", 0, float("nan"))], "acc of question 0 of piqa is nan, not a number"),
+        ([question("piqa", 0, 10**400)], "acc of question 0 of piqa is 'a number of 1329 bits', not a number"),
+        ([question("piqa", 0, 1) | {"prompt_hash": ["x"]}], "read otherwise in the two files"),
+        (questions("\ud800", [1]), "no task in common: the first holds piqa, the second \\ud800"),
         (questions("piqa", [1]) * 2, "b.json holds question 0 of piqa twice"),
         ([], "b.json holds no questions"),
         ([{"task": "piqa"}], "Question 1 of b.json lacks task, index or prompt_hash"),
@@ -133,6 +136,7 @@ def test_results_that_do_not_match(write, capsys, rows, message):
         (b"{", "b.json is not JSON"),
         (b"\xff\xfe\x00", "b.json is not JSON"),
         (b"[1]", "b.json holds no questions"),
+        (b"[" * 100_000, "b.json is not JSON"),
         (b'{"results": {}}', "b.json holds no questions"),
     ],
 )
@@ -140,6 +144,12 @@ def test_files_that_are_no_results(write, capsys, tmp_path, content, message):
     (tmp_path / "b.json").write_bytes(content)
     line = mistake(capsys, write("a.json", questions("piqa", [1])), "b.json")
     assert message in line and "`bitune evaluate --out` wrote" in line
+
+
+def test_a_number_that_is_no_score_is_no_metric(write, capsys):
+    files = write("a.json", questions("piqa", [1])), write("b.json", questions("piqa", [1]))
+    for name in ("gold", "index", "chosen"):
+        assert f"not all of its questions have {name}" in mistake(capsys, *files, "--metric", name)
 
 
 def test_a_file_that_is_not_there(capsys):

@@ -223,6 +223,22 @@ def test_a_stopped_evaluation_goes_on_where_it_was(tiny_base, in_tmp_path, tmp_p
     assert resumed["questions"] == whole["questions"] and not left.exists()
 
 
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        (["--out", "r.json"], "The same command goes on from there."),
+        ([], "With --out FILE the same command would go on."),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on(tiny_base, in_tmp_path, monkeypatch, capsys, out, message):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bitune, "read", interrupted)
+    assert main(["evaluate", "--base", tiny_base, "--tasks", "categories", "--limit", "2", *out]) == 130
+    assert f"bitune: Stopped. {message}" in capsys.readouterr().err
+
+
 def test_another_model_or_setting_uses_nothing_of_it(tiny_base, encoder, tmp_path):
     one, path = built(tiny_base), tmp_path / "x.unfinished"
     finished = Finished(path, results.fingerprint(one, encoder, max_length=None))

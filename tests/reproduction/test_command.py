@@ -106,11 +106,17 @@ def test_slurm_without_a_cluster_is_said(monkeypatch, capsys):
     assert "needs sbatch" in mistake(capsys, "table1", "--profile", "smoke", "--launcher", "slurm")
 
 
-def test_a_damaged_record_is_named(pretended, capsys):
+@pytest.mark.parametrize("damaged", ["{", "[]", "3", "[" * 100_000])
+def test_a_damaged_record_is_kept_aside_and_made_again(pretended, capsys, damaged):
     assert main(SMOKE) == 0
+    path = command.Path("reproduction") / "table1" / "smoke" / "tiny-llama--bitune--42.json"
+    whole = path.read_text()
+    path.write_text(damaged)
     capsys.readouterr()
-    (command.Path("reproduction") / "table1" / "smoke" / "tiny-llama--bitune--42.json").write_text("{")
-    assert "tiny-llama--bitune--42.json is not a record of a cell" in mistake(capsys, *SMOKE[1:])
+    assert "tiny-llama--bitune--42.json is not a record of a cell" in mistake(capsys, *SMOKE[1:], "--dry-run")
+    assert main(SMOKE) == 0
+    assert "tiny-llama--bitune--42.json is damaged: it is done again" in capsys.readouterr().out
+    assert path.read_text() == whole and path.with_name(f"{path.name}.unknown.old").read_text() == damaged
 
 
 def test_the_published_time_is_met_by_the_estimate():

@@ -39,7 +39,12 @@ class Pretended:
     def record(self, run, error):
         settings = run.settings
         if error:
-            return {"status": "failed", "error": error, "key": run.key, "settings": settings}
+            return {
+                "status": "begun" if error == "begun" else "failed",
+                "error": error,
+                "key": run.key,
+                "settings": settings,
+            }
         lr, tasks = settings["model"].get("lr"), settings.get("tasks", {})
         return {
             "status": "done", "error": None, "key": run.key, "settings": settings, "run": "somewhere", "updates": 6, "lr": lr,
@@ -110,6 +115,26 @@ def test_a_cell_with_other_settings_is_done_again_and_says_so(tmp_path):
     assert any("recorded with other settings: it is done again" in line for line in said)
     assert path.with_name(f"{path.name}.0123456789abcdef.old").is_file()
     assert json.loads(path.read_text())["key"] == record["key"]
+
+
+def test_a_damaged_part_is_kept_aside_and_its_run_done_again(tmp_path):
+    runner(tmp_path, Pretended())[0].table(GRID)
+    path = tmp_path / "table1" / "smoke" / "tiny-llama--lora16--44.json"
+    for part in (tmp_path / "parts").glob("*.json"):
+        part.write_text("null")
+    path.unlink()
+    again = Pretended()
+    made, said = runner(tmp_path, again)
+    assert {record["status"] for record in made.table(GRID)} == {"done"}
+    assert len(again.done) == 1 and any("is damaged: it is done again" in line for line in said)
+
+
+def test_a_run_that_another_process_has_begun_again_is_no_stumbling_block(tmp_path):
+    """It failed here, and another grid is at it now: what that one has left so far is no result."""
+    begun = lambda s: "begun" if s.get("seed") == 44 and s["model"]["method"] == "bitune" else None  # noqa: E731
+    made, _ = runner(tmp_path, Pretended(begun))
+    (failed,) = [record for record in made.table(GRID) if record["status"] != "done"]
+    assert (failed["status"], failed["method"], failed["seed"]) == ("failed", "Bitune", 44)
 
 
 def test_h10_a_failed_seed_is_reported_and_the_rest_goes_on(tmp_path):

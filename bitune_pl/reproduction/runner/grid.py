@@ -82,6 +82,9 @@ class Runner:
     def _runs(self, cells: Iterable[Cell]) -> Iterator[Run]:
         """The runs of cells, each once and when it is over; those in the hands of another process are waited for last."""
         runs = list({run.key: run for cell in cells for run in cell.runs}.values())
+        for run in runs:
+            if damaged := places.set_aside_stale(self.places.part(run), run.key):
+                self.say(damaged)
         known = [run for run in runs if places.finished(self.places.part(run), run.key)]
         yield from known
         jobs = [Job(run, self.folder, self.root, patient=False) for run in runs if run not in known]
@@ -98,7 +101,8 @@ class Runner:
 
     def _ended(self, run: Run, status: int) -> Run:
         """See that a run which ended left a record, if only of its failure."""
-        if places.read(self.places.part(run)) is None:
+        left = places.read(self.places.part(run))
+        if left is None or left["status"] == "begun":
             failed = {"status": "failed", "error": reason(status), "key": run.key, "settings": run.settings}
             places.write(self.places.part(run), failed)
         return run

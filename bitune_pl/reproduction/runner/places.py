@@ -3,6 +3,7 @@
 FOLDER/<table>/<profile>/<model>--<method>--<seed>.json   cells: what tables and figures read
 FOLDER/learning_rate/<profile>/...                        cells of the searches
 FOLDER/parts/<key>.json                                   what each run gave; cells are put together from these
+FOLDER/scores/<key>-<limit>.json                          its results of `bitune evaluate`, until they are in its part
 FOLDER/runs/<training>/                                   folders of `bitune fit`, one for each training
 FOLDER/logs/<key>.log                                     what each run said
 FOLDER/decoders/                                          tiny decoders of the smoke profile
@@ -33,6 +34,9 @@ class Places:
 
     def part(self, run: Run) -> Path:
         return self.folder / "parts" / f"{run.key}.json"
+
+    def scores(self, run: Run, limit: int | None) -> Path:
+        return self.folder / "scores" / f"{run.key}-{limit}.json"
 
     def log(self, run: Run) -> Path:
         return self.folder / "logs" / f"{run.key}.log"
@@ -68,29 +72,35 @@ def read(path: Path) -> dict[str, Any] | None:
         ValueError: if the file is no record.
     """
     try:
-        return json.loads(path.read_text())
+        record = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a record of a cell ({error}): remove it, and it is made again.") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} is not a record of a cell but {str(record)[:40]!r}: remove it, and it is made again.")
+    return record
 
 
 def finished(path: Path, key: str) -> dict[str, Any] | None:
     """The record at a place, if it is of that key and done."""
     record = read(path)
-    return record if record and record["status"] == "done" and record.get("key") == key else None
+    return record if record and record.get("status") == "done" and record.get("key") == key else None
 
 
 def set_aside_stale(path: Path, key: str) -> str | None:
-    """Move a record of other settings out of the way; returns what to say about it."""
-    record = read(path)
+    """Move a record of other settings, or what is no record, out of the way; returns what to say about it."""
+    try:
+        record = read(path)
+    except ValueError:
+        record, what = {}, "is damaged"
+    else:
+        what = "was recorded with other settings"
     if record is None or record.get("key") == key:
         return None
-    aside = path.with_name(f"{path.name}.{record.get('key', 'unknown')}.old")
+    aside = path.with_name(f"{path.name}.{slug(str(record.get('key', 'unknown')))[:16]}.old")
     os.replace(path, aside)
-    return (
-        f"{path.name} was recorded with other settings: it is done again, and the old record is kept as {aside.name}."
-    )
+    return f"{path.name} {what}: it is done again, and the old file is kept as {aside.name}."
 
 
 def finished_elsewhere(folder: Path) -> dict[str, dict[str, Any]]:

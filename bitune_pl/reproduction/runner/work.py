@@ -44,7 +44,7 @@ def main(job: Job) -> None:
 def do(job: Job) -> int:
     """Do a job and record what came of it, unless that is recorded already."""
     where = Places(job.folder)
-    for path in (where.lock(job.run), where.log(job.run), where.part(job.run)):
+    for path in (where.lock(job.run), where.log(job.run), where.part(job.run), where.scores(job.run, None)):
         path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(where.lock(job.run), timeout=-1 if job.patient else 0):
@@ -57,7 +57,7 @@ def do(job: Job) -> int:
 
 def _recorded(job: Job, where: Places) -> int:
     record: dict[str, Any] = {"status": "done", "error": None, "key": job.run.key, "settings": job.run.settings}
-    where.part(job.run).unlink(missing_ok=True)
+    places.write(where.part(job.run), record | {"status": "begun", "error": "A process began it and did not end it."})
     with where.log(job.run).open("a") as log:
         _write_to(log)
         try:
@@ -184,7 +184,7 @@ def _evaluate(job: Job, where: Places, settings: dict[str, Any], run: str | None
     tasks: dict[str, int | None] = settings.get("tasks", {})
     start, files = time.perf_counter(), []
     for limit in sorted(set(tasks.values()), key=str):
-        files.append(where.folder / "parts" / f"{job.run.key}-{limit}.results.json")
+        files.append(where.scores(job.run, limit))
         asked = ["--tasks", ",".join(task for task in tasks if tasks[task] == limit), "--out", str(files[-1])]
         asked += ["--run", run] if run else ["--base", settings["model"]["base"]]
         asked += ["--limit", str(limit)] if limit else []

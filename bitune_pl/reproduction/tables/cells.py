@@ -6,6 +6,7 @@ Whether cells belong together is the business of `checks.py`.
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ def parse(record: Any, name: str = "a record") -> Cell:
         raise ValueError(f"{name} is not a cell of a table: it lacks {', '.join(missing)}. Move it elsewhere.")
     if record["table"] not in PAPER["tables"]:
         raise ValueError(f"{name} is a cell of {record['table']!r}; there are {', '.join(PAPER['tables'])}.")
+    if not re.fullmatch(r"[a-z0-9_-]+", str(record["profile"])):  # files are named after it
+        raise ValueError(f"{name} has the profile {record['profile']!r}; a profile is small letters, digits, - and _.")
     said = {key: record[key] for key in NEEDED[:-1]}
     try:
         return _cell(record, name, said)

@@ -41,8 +41,9 @@ def checked(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _asked(cell: Cell) -> Said:
+    """How many questions of each task, and which, where single answers are kept: those are compared one by one."""
     hashes = {paper_task(task): said for task, said in (cell.record.get("prompt_hash") or {}).items()}
-    return {"questions": cell.questions, "prompt_hash": hashes}
+    return {"questions": cell.questions, "prompt_hash": {task: None for task in cell.right} | hashes}
 
 
 def _training(cell: Cell) -> Said:

@@ -68,7 +68,8 @@ def _mark(index: int) -> str:
 
 def _label(rows: Sequence[Row], column: str) -> str:
     questions = max(row.columns[column].questions for row in rows)
-    return column if column == AVERAGE else f"{column}\n{questions:,} questions"
+    name = column.replace("$", r"\$")  # a dollar would begin a formula
+    return name if column == AVERAGE else f"{name}\n{questions:,} questions"
 
 
 class Place(NamedTuple):
