@@ -13,6 +13,7 @@ from bitune_pl.evaluation.paired import Gain, paired_gain
 from bitune_pl.method.backbone import load_decoder
 from bitune_pl.method.model import Bitune
 from bitune_pl.sample import Sample
+from bitune_pl.training.dashboard.events import log_scalars
 from bitune_pl.training.scores import Scores
 
 
@@ -39,6 +40,7 @@ class UntunedScore(Callback):
             batch = batch if pl_module.start_token_id is None else _without_last_token(batch)
             scores.add(model, trainer.datamodule.transfer_batch_to_device(batch, pl_module.device, 0))
         self.right = scores.outcomes
+        log_scalars(trainer, {"accuracy/untuned": sum(self.right) / len(self.right)})
 
     def gain(self, tuned: list[float]) -> Gain | None:
         """The gain over the base; None where the rows are no questions with choices."""

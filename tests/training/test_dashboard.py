@@ -262,7 +262,7 @@ def test_a_text_is_read_as_it_was_written(prompt, answer, right):
 
 
 def test_a_table_is_read_as_it_was_written():
-    settings = {"base": "a|b", "adapter_settings": "{'r': 16}", "lr": "0.001", "template": "none"}
+    settings = {"base": "a|b", "adapter_settings": "{'r': 16}", "lr": "0.001", "template": "a\nb", "empty": ""}
     assert from_table(as_table(settings)) == settings
 
 

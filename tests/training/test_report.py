@@ -108,6 +108,50 @@ def test_an_unfinished_run_says_how_far_it_is(run):
     assert "Unfinished: 3 of 20 updates so far." in page(record)
 
 
+def test_blocks_are_shown_where_all_of_them_have_a_ratio(tmp_path):
+    curves = {f"{name}/layer_{i}": ([1, 2, 3], [0.5, 0.4, 0.3]) for name in ("alpha_k", "alpha_v") for i in range(2)}
+    record = Record(tmp_path, "", curves=curves | {"alpha_k/layer_1": ([1, 3], [0.5, 0.2])})
+    updates, alphas = record.alphas("alpha_k")
+    assert updates == [1, 3] and alphas.tolist() == [[0.5, 0.5], [0.3, 0.2]]
+    assert "<h2>Alpha" in page(record)
+    del curves["alpha_v/layer_1"]
+    assert "<h2>Alpha" not in page(Record(tmp_path, "", curves=curves))
+
+
+def test_the_untuned_base_is_a_level_beside_the_run(tmp_path):
+    curves = {
+        "accuracy/untuned": ([0], [0.25]),
+        "accuracy/validation": ([40], [0.75]),
+        "loss/train": ([1, 40], [2.0, 1.0]),
+    }
+    text = page(Record(tmp_path, "", curves=curves))
+    (chart,) = re.findall(r'<svg[^>]*aria-label="validation accuracy".*?</svg>', text, re.DOTALL)
+    level = re.search(r'<polyline class="line s1" points="([^"]*)"', chart)[1].split()
+    assert [point.split(",")[0] for point in level] == ["50.0", "348.0"] and len({p.split(",")[1] for p in level}) == 1
+    assert re.search(r'<circle class="s0" cx="348.0"', chart) and "untuned base" in chart
+    assert "<b>0.250</b><span>accuracy of the untuned base</span>" in text
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"no events", lambda whole: b""]
+)
+def test_damaged_events_cost_no_more_than_what_they_said(run, tmp_path, damage):
+    folder = tmp_path / "damaged"
+    shutil.copytree(run, folder)
+    (events,) = folder.glob("events.out.tfevents.*")
+    events.write_bytes(damage(events.read_bytes()))
+    assert "max_steps: 3" in reported(folder, "--without-checks")
+
+
+def test_events_that_cannot_be_read_are_named(run, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise KeyError("tag")
+
+    monkeypatch.setattr("bitune_pl.training.report.record.EventAccumulator", fail)
+    assert main(["report", str(run), "--out", "page.html"]) == 2
+    assert "are damaged ('tag'): move them away" in capsys.readouterr().err
+
+
 def test_a_plain_run_has_no_alpha(tiny_base, tmp_path):
     assert main(["fit", *CPU, *FEW, "--model.base", tiny_base, "--model.method", "plain"]) == 0
     (folder,) = (tmp_path / "runs" / "categories").iterdir()

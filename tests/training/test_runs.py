@@ -200,9 +200,12 @@ def test_a_run_that_fails_before_its_first_update_leaves_no_folder(tmp_path, cap
     assert not list(tmp_path.glob("runs/categories/*"))
 
 
-def test_the_gain_over_the_untuned_base_is_told(fit):
+def test_the_gain_over_the_untuned_base_is_told(fit, tmp_path):
     said = fit("--trainer.max_steps", "1", "--compare_untuned", "true")
     assert "Accuracy on 6 validation questions:" in said and "95 % interval" in said
+    (run,) = tmp_path.glob("runs/categories/*")
+    (event,) = EventAccumulator(str(run)).Reload().Scalars("accuracy/untuned")
+    assert event.step == 0 and f"questions: {event.value:.3f} before" in said
 
 
 def test_why_there_is_no_gain_is_told_too(fit):

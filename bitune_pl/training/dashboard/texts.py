@@ -39,11 +39,15 @@ def _indented(text: str) -> str:
 
 def as_table(settings: Mapping[str, Any]) -> str:
     """Settings as a Markdown table."""
-    rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in settings.items()]
+    rows = [f"| {name} | {_escaped(str(value))} |" for name, value in settings.items()]
     return "\n".join(["| setting | value |", "|---|---|", *rows])
+
+
+def _escaped(value: str) -> str:
+    return value.replace("|", "&#124;").replace("\n", "&#10;")
 
 
 def from_table(markdown: str) -> dict[str, str]:
     """Take back what `as_table` wrote, as texts."""
-    rows = [line.strip("| ").split(" | ", 1) for line in markdown.splitlines()[2:]]
-    return {name: value.replace("&#124;", "|") for name, value in rows}
+    rows = [line[2:-2].split(" | ", 1) for line in markdown.split("\n")[2:]]
+    return {name: value.replace("&#10;", "\n").replace("&#124;", "|") for name, value in rows}

@@ -53,13 +53,13 @@ def _drawable(curve: Curve, log: bool) -> Curve:
 
 
 def _place(curves: Sequence[Curve], log: bool) -> Place:
-    """Axes that hold all curves; the y axis starts at 0 where that costs little room."""
+    """Axes that hold all curves, from update 0 on; the y axis starts at 0 where that costs little room."""
     low, high = min(min(ys) for _, ys in curves), max(max(ys) for _, ys in curves)
-    first, last = min(xs[0] for xs, _ in curves), max(xs[-1] for xs, _ in curves)
+    last = max(xs[-1] for xs, _ in curves)
     if log:
-        return first, max(last, first + 1), math.floor(low), max(math.ceil(high), math.floor(low) + 1)
+        return 0, max(last, 1), math.floor(low), max(math.ceil(high), math.floor(low) + 1)
     margin = (high - low) * 0.05 or abs(high) * 0.1 or 0.1
-    return first, max(last, first + 1), 0.0 if 0 <= low < high / 3 else low - margin, high + margin
+    return 0, max(last, 1), 0.0 if 0 <= low < high / 3 else low - margin, high + margin
 
 
 def dot_chart(title: str, dots: Mapping[str, Sequence[float]]) -> str:

@@ -14,6 +14,7 @@ from bitune_pl.training.report.proof import Step
 from bitune_pl.training.report.record import Curve, Record
 
 METRICS = ("acc", "acc_norm", "exact_match_strict", "exact_match_flexible")
+UNTUNED = "accuracy/untuned"
 NAMES = {"alpha_k": "alpha_k (keys)", "alpha_v": "alpha_v (values)"}
 
 
@@ -56,6 +57,7 @@ def _tiles(record: Record) -> str:
     """The figures one looks for first."""
     last = record.last
     found = [
+        ("accuracy of the untuned base", last(UNTUNED), lambda v: f"{v:.3f}"),
         ("accuracy, validation", last("accuracy/validation"), lambda v: f"{v:.3f}"),
         ("loss, validation", last("loss/validation"), lambda v: f"{v:.3f}"),
         ("mean alpha_k", last("alpha_k/mean"), lambda v: f"{v:.3f}"),
@@ -74,7 +76,7 @@ def _tiles(record: Record) -> str:
 def _curves(record: Record) -> str:
     titles = {
         "loss": {"train": "loss/train", "validation": "loss/validation"},
-        "accuracy on validation questions": {"accuracy": "accuracy/validation"},
+        "validation accuracy": {"run": "accuracy/validation", "untuned base": UNTUNED},
         "learning rate": {"lr": "learning_rate"},
     }
     charts = [line_chart(title, lines) for title, tags in titles.items() if (lines := _lines(record, tags))]
@@ -98,12 +100,18 @@ def _more_curves(record: Record) -> str:
 
 
 def _lines(record: Record, tags: dict[str, str]) -> dict[str, Curve]:
-    return {name: record.curves[tag] for name, tag in tags.items() if tag in record.curves}
+    """The curves that there are; what was scored once, before training, is a level."""
+    found = {name: record.curves[tag] for name, tag in tags.items() if tag in record.curves}
+    level = {name: ([0, record.updates], [record.last(UNTUNED)] * 2) for name in found if tags[name] == UNTUNED}
+    return found | level
 
 
 def _alpha(record: Record) -> str:
     ratios = {name: record.alphas(name) for name in NAMES}
-    if not ratios["alpha_k"][0]:
+    if (
+        not all(updates for updates, _ in ratios.values())
+        or len({alphas.shape[1] for _, alphas in ratios.values()}) > 1
+    ):
         return ""
     final = {name: alphas[-1].tolist() for name, (_, alphas) in ratios.items()}
     charts = [heat_map(NAMES[name], updates, alphas) for name, (updates, alphas) in ratios.items()]

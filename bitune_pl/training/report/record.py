@@ -62,10 +62,11 @@ class Record:
         return self.curves[tag][1][-1] if tag in self.curves else None
 
     def alphas(self, name: str) -> tuple[list[int], np.ndarray]:
-        """Updates, and ratios of shape `(updates, layers)`; both empty without mixing."""
+        """Updates at which every block has its ratio, and ratios of shape `(updates, layers)`; both empty without mixing."""
         tags = sorted(tag for tag in self.curves if re.fullmatch(rf"{name}/layer_\d+", tag))
-        rows = [self.curves[tag][1] for tag in tags]
-        return (self.curves[tags[0]][0] if tags else []), np.array(rows).T
+        blocks = [dict(zip(*self.curves[tag], strict=True)) for tag in tags]
+        updates = sorted(set.intersection(*map(set, blocks))) if blocks else []
+        return updates, np.array([[block[update] for block in blocks] for update in updates])
 
 
 def read(folder: Path) -> Record:
@@ -90,7 +91,13 @@ def read(folder: Path) -> Record:
 
 def _take_events(record: Record) -> None:
     """Curves and texts; what a resumed run made anew is purged by TensorBoard's own reader."""
-    events = EventAccumulator(str(record.folder), size_guidance={"scalars": 0, "tensors": 0, "images": 1}).Reload()
+    try:
+        events = EventAccumulator(str(record.folder), size_guidance={"scalars": 0, "tensors": 0, "images": 1}).Reload()
+    except Exception as error:  # whatever its reader makes of bytes that are no record
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"The TensorBoard events in {record.folder} are damaged ({said}): move them away, and the page is made without."
+        ) from None
     for tag in events.Tags()["scalars"]:
         points = events.Scalars(tag)
         record.curves[tag] = [point.step for point in points], [point.value for point in points]
