@@ -184,16 +184,18 @@ def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
     [
         (["--prompt", "a", "--file", "b"], "by --prompt or by --file, not by both"),
         (["--file", "nowhere.txt"], "There is no file nowhere.txt"),
-        (["--file", "rows.jsonl"], "rows.jsonl line 1: this is not JSON"),
+        (["--file", "rows.jsonl"], "rows.jsonl line 1: this line is not JSON"),
         (
             ["--file", "numbers.jsonl"],
             'numbers.jsonl line 2: "choices" is a list of texts, such as ["yes", "no"], not [1,',
         ),
         (["--file", "null.jsonl"], 'null.jsonl line 1: "choices" is a list of texts, such as ["yes", "no"], not None'),
+        (["--file", "deep.jsonl"], "deep.jsonl line 1: this line is not JSON"),
+        (["--file", "number.jsonl"], 'number.jsonl line 1: "prompt" is a text, not 3'),
         (["--file", "half.jsonl"], "half.jsonl line 1: its text holds half a surrogate pair"),
         (["--prompt", "a\udc80"], "The prompt: its text holds half a surrogate pair"),
         (["--file", "latin.txt"], "latin.txt is not UTF-8 text (byte 4); save it as UTF-8."),
-        (["--file", "latin.jsonl"], "latin.jsonl is not UTF-8 text"),
+        (["--file", "latin.jsonl"], "latin.jsonl line 1: this is not UTF-8 text (byte 16)"),
         (["--file", "empty.jsonl"], "empty.jsonl holds no row to answer"),
         (["--file", "empty.txt"], "empty.txt is empty: give a prompt"),
         ([], "Standard input is empty: give a prompt"),
@@ -210,6 +212,7 @@ def test_a_mistake_in_generate_is_one_sentence(argv, message, run, capsys, tmp_p
     files = {
         "rows.jsonl": "{", "numbers.jsonl": '\n{"prompt": "a", "choices": [1, 2]}', "half.jsonl": '{"prompt": "\\ud800"}',
         "null.jsonl": '{"prompt": "a", "choices": null}', "empty.jsonl": "\n\n", "empty.txt": "\n",
+        "deep.jsonl": "[" * 100_000, "number.jsonl": '{"prompt": 3}',
         "latin.txt": b"caf\xe9", "latin.jsonl": b'{"prompt": "caf\xe9"}',
     }  # fmt: skip
     for name, text in files.items():

@@ -26,7 +26,8 @@ from tqdm import tqdm
 
 from bitune_pl.data import chain_of_thought, files, sources
 from bitune_pl.data.chain_of_thought import TASKS, Unparsable
-from bitune_pl.data.fields import Content
+from bitune_pl.data.example import Dropped
+from bitune_pl.data.fields import Content, Unusable
 from bitune_pl.data.teacher import NoReply, Reply, Teacher
 
 OUTCOMES = {
@@ -39,11 +40,12 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Question:
-    """A row of the data set, and how the teacher is asked; `name` is the same for the same prompt."""
+    """A row of the data set, how the teacher is asked, and the right answer; `name` is the same for the same prompt."""
 
     where: str
     said: Content
     prompt: str
+    right: str
 
     @property
     def name(self) -> str:
@@ -67,7 +69,9 @@ def main(argv: Sequence[str]) -> int:
     options = {name: args[name] for name in ("temperature", "max_tokens") if args[name] is not None}
     key = _key(args.api_key_env)
     teacher = Teacher(args.teacher, args.api_base, key, args.concurrency, args.timeout, args.tries, args.wait, options)
-    questions = _questions(source, root, args.limit)
+    questions, dropped = _questions(source, root, args.limit)
+    for reason in sources.reasons(dropped):
+        print(f"not asked: {reason}")
     folder = Path(args.out or root or "distilled") / f"{source}_cot"
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -89,12 +93,21 @@ def _distill(questions: list[Question], teacher: Teacher, folder: Path) -> int:
     return int(any(question.name not in replies for question in questions))
 
 
-def _questions(source: str, root: str | None, limit: int | None) -> list[Question]:
-    def question(where: str, said: Content) -> Question:
-        choices = said.answers if said.is_question else ()
-        return Question(where, said, TASKS[source].prompt(said.fields["question"], choices))
+def _questions(source: str, root: str | None, limit: int | None) -> tuple[list[Question], list[Dropped]]:
+    """What can be asked, for its right answer is known; and the rows that cannot."""
 
-    return [question(*row) for row in islice(sources.contents(source, "train", root), limit)]
+    def question(where: str, said: Content | Dropped) -> Question | Dropped:
+        if isinstance(said, Dropped):
+            return said
+        try:
+            right = chain_of_thought.gold(said)
+        except Unusable as reason:
+            return Dropped(where, str(reason))
+        choices = said.answers if said.is_question else ()
+        return Question(where, said, TASKS[source].prompt(said.fields["question"], choices), right)
+
+    rows = [question(*row) for row in islice(sources.contents(source, "train", root), limit)]
+    return [row for row in rows if isinstance(row, Question)], [row for row in rows if isinstance(row, Dropped)]
 
 
 def _earlier(path: Path, model: str) -> dict[str, Reply]:
@@ -138,14 +151,12 @@ def _sort(questions: list[Question], replies: dict[str, Reply], model: str, fold
             outcome, row = _outcome(question, replies[question.name])
             rows[outcome].append(row | {"teacher": model})
     for outcome, name in OUTCOMES.items():
-        unfinished = folder / f"{name}.unfinished"
-        unfinished.write_text("".join(json.dumps(row) + "\n" for row in rows[outcome]), encoding="utf-8")
-        os.replace(unfinished, folder / name)
+        files.put(folder / name, "".join(json.dumps(row) + "\n" for row in rows[outcome]))
     counts = {outcome: len(found) for outcome, found in rows.items()}
     counts["without a reply"] = len(questions) - sum(counts.values())
     for name in ("tokens_in", "tokens_out"):
         counts[name] = sum(getattr(reply, name) for reply in replies.values())
-    (folder / "counts.json").write_text(json.dumps({"teacher": model, **counts}, indent=2) + "\n", encoding="utf-8")
+    files.put(folder / "counts.json", json.dumps({"teacher": model, **counts}, indent=2) + "\n")
     return counts
 
 
@@ -161,8 +172,9 @@ def _outcome(question: Question, reply: Reply) -> tuple[str, dict]:
             "problem": f"cut off at the token limit, {problem}" if reply.finish == "length" else str(problem)
         }
     row |= {"steps": steps, "answer": answer}
-    right = chain_of_thought.gold(question.said)
-    return ("right", row) if answer == right else ("wrong", row | {"problem": f"the right answer is {right}"})
+    if answer == question.right:
+        return "right", row
+    return "wrong", row | {"problem": f"the right answer is {question.right}"}
 
 
 def _report(counts: dict[str, int], problems: Counter[str], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files: rows of JSONL, JSON, CSV and Parquet, each with the place it stands.
+"""Files: rows of JSONL, JSON, CSV and Parquet, each with the place it stands; and `put`, which writes a file whole.
 
 Text files are read with their physical lines in view, so that what is wrong can be said with the line's number, blank
 lines counted. What cannot be read as a row is an error in its place. Nothing is guessed from the values: an empty cell
@@ -7,10 +7,27 @@ of a CSV file is an empty text, "None" is a word, and 007 stays 007.
 
 import csv
 import json
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 Row = tuple[str, dict | ValueError]  # where it stands, and its fields or what is wrong with it
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file whole or not at all: where that fails, the old one stays and nothing is left over."""
+    new = None
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".", delete=False) as file:
+            new = Path(file.name)
+            file.write(text)
+        new.chmod(0o644)
+        os.replace(new, path)
+    except BaseException:
+        if new:
+            new.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path, name: str | None = None) -> Iterator[Row]:

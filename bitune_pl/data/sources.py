@@ -116,17 +116,15 @@ def reasons(dropped: list[Dropped]) -> list[str]:
     return [f"{len(where)} {reason}, first {where[0]}" for reason, where in places.items()]
 
 
-def contents(name: str, part: str, root: str | Path | None = None) -> Iterator[tuple[str, Content]]:
-    """What the rows of a part say, before any template; rows that cannot be used are left out.
+def contents(name: str, part: str, root: str | Path | None = None) -> Iterator[tuple[str, Content | Dropped]]:
+    """Where the rows of a part stand and what they say, before any template, or why they cannot be used.
 
     Raises:
         ValueError, FileNotFoundError, ConnectionError: as `load`.
     """
     source = find(name)
     for where, row in _rows(name, source, part, root):
-        said = _content(source, part, name, where, row)
-        if not isinstance(said, Dropped):
-            yield where, said
+        yield where, _content(source, part, name, where, row)
 
 
 def _tested(source: Source) -> Source:

@@ -20,6 +20,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from bitune_pl.data import sources
 from bitune_pl.data.table import SOURCES
+from bitune_pl.evaluation import documents
 
 TASKS = Path(__file__).parent / "tasks"
 
@@ -35,6 +36,7 @@ def manager(
         limit: how many rows of our tasks are read.
         all_of_lm_eval: whether it knows lm-eval's own tasks too; that takes half a minute.
     """
+    documents.forget()
     metadata = {"root": None if root is None else str(root), "part": part, "limit": limit}
     return TaskManager(include_path=str(TASKS), include_defaults=all_of_lm_eval, metadata=metadata)
 

@@ -156,7 +156,11 @@ def _by_key(path: str, questions: Iterable[Any]) -> dict[Key, Question]:
 
 
 def _whole_task(task: str) -> str:
-    return "mmlu" if task.startswith("mmlu_") else task
+    """`mmlu` for one of its subjects; other tasks of lm-eval begin like these."""
+    group, _, subject = task.partition("_")
+    return (
+        "mmlu" if group == "mmlu" and (Path(__file__).parent / "tasks" / "mmlu" / f"{subject}.yaml").is_file() else task
+    )
 
 
 def _model(said: Any) -> str:

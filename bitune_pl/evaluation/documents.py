@@ -13,7 +13,7 @@ from functools import lru_cache
 from datasets import Dataset
 
 from bitune_pl.data import sources
-from bitune_pl.data.example import Example
+from bitune_pl.data.example import Dropped, Example
 
 
 def questions(
@@ -70,11 +70,16 @@ def _of_subject(source: str, root: str | None, part: str, subject: str) -> Seque
     return rows
 
 
+def forget() -> None:
+    """Read all files anew for the next tasks: they may have changed."""
+    _by_subject.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def _by_subject(source: str, root: str | None, part: str) -> dict[str, list[Example]]:
     """All rows of a source by their subject: read once for all tasks of a group."""
     rows: dict[str, list[Example]] = {}
-    said = sources.contents(source, part, root)
-    for example, (_, content) in zip(sources.load(source, part, root).examples, said, strict=True):
+    said = (content for _, content in sources.contents(source, part, root) if not isinstance(content, Dropped))
+    for example, content in zip(sources.load(source, part, root).examples, said, strict=True):
         rows.setdefault(content.fields["subject"], []).append(example)
     return rows

@@ -78,6 +78,9 @@ def evaluate(
     if seed is not None:
         torch.manual_seed(seed)
     lm = BituneLM(model, encoder, max_length=max_length, finished=finished, progress=progress)
+    for task in loaded.values():
+        for name, spec in task["tasks"].items():
+            lm.check_room(name, spec)
     start, rows, questions = time.perf_counter(), {}, {}
     for name, task in loaded.items():
         lm.title, began = name, time.perf_counter()
@@ -90,7 +93,8 @@ def evaluate(
     return {
         "bitune_pl": __version__,
         "versions": results.versions(),
-        "model": results.describe(model, run),
+        "model": results.describe(model, run) | results.computed(model),
+        "config": results.config_of(run),
         "settings": {
             "tasks": list(loaded), "root": None if root is None else str(root), "part": part, "limit": limit,
             "max_length": lm.max_length, "seed": seed,

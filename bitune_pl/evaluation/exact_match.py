@@ -12,7 +12,6 @@ An answer without a number is wrong, and is counted apart by the caller.
 """
 
 import re
-from collections.abc import Iterable
 from decimal import Decimal
 
 from bitune_pl.evaluation.numbers import numbers, stated
@@ -40,8 +39,3 @@ def extract_number(text: str) -> Decimal | None:
     _, mark, tail = text.rpartition(MARK)
     said = stated(tail.strip().partition("\n")[0]) if mark else None
     return said if said is not None else next(reversed(numbers(text)), None)
-
-
-def before_stop(text: str, stops: Iterable[str] = ("\nQuestion:",)) -> str:
-    """The text before the first of the stop strings: what follows is the model going on with a question of its own."""
-    return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]

@@ -6,9 +6,10 @@ belongs to; a file of others is started anew. Nothing half-written is used: a la
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from bitune_pl.data.files import put
 
 
 def key_of(kind: str, arguments: Iterable) -> str:
@@ -19,17 +20,6 @@ def key_of(kind: str, arguments: Iterable) -> str:
 def digest(*parts) -> str:
     """16 hexadecimal digits of anything that JSON can write."""
     return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:16]
-
-
-def put(path: Path, text: str) -> None:
-    """Write a file whole or not at all; where there is no room for all of it, the old one stays and nothing is left over."""
-    new = path.with_name(path.name + ".new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
 
 
 class Finished:

@@ -5,17 +5,17 @@ The prompt is filled into the template that the run was trained with, so that it
 """
 
 import json
-import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 from bitune_pl.arguments import Arguments
+from bitune_pl.data import files
+from bitune_pl.data.fields import SURROGATE
 
 BATCH = 8  # prompts that are continued together
 GIVEN = "--field"  # the key of a row under which stand the names of the fields that were typed
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def main(argv: list[str]) -> None:
@@ -76,11 +76,10 @@ def _rows(args: Namespace) -> Iterator[dict]:
         raise ValueError("There is no prompt: give one by --prompt TEXT, --file FILE or standard input.")
     fields = dict(map(_pair, args.field))
     if args.file is not None and args.file.endswith(".jsonl"):
-        for number, line in enumerate(_text(args.file).splitlines(), start=1):
-            if line.strip():
-                where = f"{args.file} line {number}"
-                row = {"choices": args.choice} | fields | _row(line, where)
-                yield _whole(row, fields, where)
+        if not Path(args.file).is_file():
+            raise FileNotFoundError(f"There is no file {args.file} to read the prompt from.")
+        for where, row in files.jsonl(Path(args.file), args.file):
+            yield _whole({"choices": args.choice} | fields | _checked(row, where), fields, where)
     else:
         text = args.prompt if args.prompt is not None else _text(args.file or "-").rstrip("\n")
         if args.prompt is None and not text.strip():
@@ -116,13 +115,11 @@ def _text(file: str) -> str:
         raise ValueError(f"{_called(file)} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8.") from None
 
 
-def _row(line: str, where: str) -> dict:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: this is not JSON ({error.msg}).") from None
-    if not isinstance(row, dict) or not isinstance(row.get("prompt", ""), str):
-        raise ValueError(f'{where}: a row is an object with a text "prompt", not {line[:60]!r}.')
+def _checked(row: dict | ValueError, where: str) -> dict:
+    if isinstance(row, ValueError):
+        raise row
+    if not isinstance(row.get("prompt", ""), str):
+        raise ValueError(f'{where}: "prompt" is a text, not {str(row["prompt"])[:60]}.')
     choices = row.get("choices", [])
     if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
         raise ValueError(f'{where}: "choices" is a list of texts, such as ["yes", "no"], not {choices!r}.')

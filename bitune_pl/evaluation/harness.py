@@ -17,6 +17,7 @@ from itertools import chain
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
+from lm_eval.api.task import Task
 from lm_eval.models.utils import normalize_gen_kwargs
 from torch import LongTensor
 from tqdm import tqdm
@@ -119,12 +120,17 @@ class BituneLM(TemplateLM):
         tokens scored once; the prompt of a window is that token and the tokens just before those that the window scores,
         which are read as any prompt is.
         """
-        windows = [(i, pair) for i, request in enumerate(requests) for pair in self.reader.windows(request.args[0])]
-        scores = self._score(self.reader.of_tokens([pair for _, pair in windows]), disable_tqdm=disable_tqdm)
-        sums = [0.0] * len(requests)
-        for (i, _), (score, _) in zip(windows, scores, strict=True):
-            sums[i] += score
-        return sums
+        sums: dict[int, float] = self._known(requests, "loglikelihood_rolling")
+        open_ = [i for i in range(len(requests)) if i not in sums]
+        for start in range(0, len(open_), self.together):
+            fresh = dict.fromkeys(open_[start : start + self.together], 0.0)
+            windows = [(i, pair) for i in fresh for pair in self.reader.windows(requests[i].args[0])]
+            scores = self._score(self.reader.of_tokens([pair for _, pair in windows]), disable_tqdm=disable_tqdm)
+            for (i, _), (score, _) in zip(windows, scores, strict=True):
+                fresh[i] += score
+            sums |= fresh
+            self._remember(requests, "loglikelihood_rolling", fresh)
+        return [sums[i] for i in range(len(sums))]
 
     def _score(self, questions: list[Question], requests=None, disable_tqdm: bool = False) -> list[Scored]:
         """Scores by request. Long questions come first: what does not fit into memory fails at once."""
@@ -176,6 +182,21 @@ class BituneLM(TemplateLM):
                     self._remember(requests, "generate_until", fresh)
                     bar.update(len(places))
         return [texts[i] for i in range(len(texts))]
+
+    def check_room(self, name: str, task: Task) -> None:
+        """Refuse a task whose answers leave no room for any prompt.
+
+        Raises:
+            ValueError: if so.
+        """
+        if task.config.output_type != "generate_until":
+            return
+        new = normalize_gen_kwargs(task.config.generation_kwargs)["max_gen_toks"]
+        if not self.reader.has_room(new):
+            raise ValueError(
+                f"Task {name} asks for answers of {new} tokens, and {self.max_length} positions hold them and the prompt: raise "
+                "--max-length, or leave the task out."
+            )
 
     def _continue(self, prompts: Sequence[LongTensor], settings: dict) -> list[str]:
         """Continue prompts together with settings in lm-eval's words."""

@@ -89,8 +89,8 @@ def _difference(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
 def _resampled(difference: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
     """Means of samples drawn with replacement, shape (draws,).
 
-    Outcomes are 0 or 1, so a difference has three values: drawing how often each of them occurs is the same as drawing
-    questions, and takes no array of draws x questions.
+    Drawing how often each value occurs is the same as drawing questions. Where outcomes are 0 or 1, a difference has three
+    values, and no array of draws x questions is made.
     """
     values, counts = np.unique(difference, return_counts=True)
     return generator.multinomial(len(difference), counts / len(difference), size=draws) @ values / len(difference)

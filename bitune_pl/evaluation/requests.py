@@ -134,16 +134,20 @@ class Reader:
 
     def _fit(self, prompt: tuple[int, ...], room: int, beside: str) -> tuple[int, ...]:
         """The prompt with its opening kept and tokens after that left out, so that all its copies have room."""
-        room //= self.copies
-        if len(prompt) <= room:
+        if len(prompt) <= room // self.copies:
             return prompt
-        front, back = len(self.encoder.opening), len(self.encoder.closing)
-        if room < front + back + 1:
+        if not self.has_room(self.max_length - room):
             raise ValueError(
                 f"Beside {beside} nothing is left of the prompt: {self.max_length} positions hold both. Raise max_length, or "
                 "leave these questions out."
             )
-        return prompt[:front] + prompt[len(prompt) - (room - front) :]
+        front = len(self.encoder.opening)
+        return prompt[:front] + prompt[len(prompt) - (room // self.copies - front) :]
+
+    def has_room(self, new: int) -> bool:
+        """Whether something of a prompt can stand before so many new tokens."""
+        room = (self.max_length - new) // self.copies
+        return room > len(self.encoder.opening) + len(self.encoder.closing)
 
 
 def batches(questions: Sequence[Question], tokens: int) -> Iterator[list[Question]]:

@@ -1,6 +1,6 @@
 """Results as one JSON object, from what lm-eval returns: scores by task, and one line a question.
 
-    {"bitune_pl": ..., "versions": {...}, "model": {...}, "settings": {...}, "seconds": 12.3,
+    {"bitune_pl": ..., "versions": {...}, "model": {...}, "config": {...}, "settings": {...}, "seconds": 12.3,
      "tasks": {"piqa": {"n": 1838, "seconds": 12.3, "cut_contexts": 0, "acc": 0.68, "acc_stderr": 0.011, ...}},
      "questions": [
     {"task": "piqa", "index": 0, "prompt_hash": "...", "acc": 1.0, "loglikelihoods": [-9.1, -12.2], "gold": 0, "chosen": 0},
@@ -18,10 +18,14 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+import torch
+import yaml
+
 from bitune_pl import __version__
 from bitune_pl.data.encoding import Encoder
+from bitune_pl.data.files import put
 from bitune_pl.evaluation.answers import EXTRACTORS
-from bitune_pl.evaluation.finished import digest, put
+from bitune_pl.evaluation.finished import digest
 from bitune_pl.method import adapters
 from bitune_pl.method.model import Bitune
 from bitune_pl.method.variants import name_of
@@ -37,6 +41,21 @@ def describe(model: Bitune, run: str | None = None) -> dict:
     """What was scored: the run's folder if it is one, the base, the method (a variant's name or its fields), the adapter."""
     method = name_of(model.method) or asdict(model.method)
     return {"run": run, "base": model.decoder.name_or_path, "method": method, "adapter": model.adapter}
+
+
+def computed(model: Bitune) -> dict:
+    """In what numbers, and on what."""
+    kind = model.decoder.device.type
+    device = torch.cuda.get_device_name() if kind == "cuda" else kind
+    theta_init = model.theta_init if model.method.mixing else None
+    return {"theta_init": theta_init, "dtype": str(model.decoder.dtype).removeprefix("torch."), "device": device}
+
+
+def config_of(run: str | None) -> dict | None:
+    """The settings that a run was trained with, its seed among them; None for a base, or a `model/` folder on its own."""
+    places = [Path(run) / "config.yaml", Path(run).parent / "config.yaml"] if run else []
+    path = next((path for path in places if path.is_file()), None)
+    return path and yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def fingerprint(model: Bitune, encoder: Encoder, **settings) -> str:

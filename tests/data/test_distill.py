@@ -35,6 +35,20 @@ def written(root, name):
     return [json.loads(line) for line in (root / "gsm8k_cot" / f"{name}.jsonl").read_text().splitlines()]
 
 
+def test_rows_without_a_right_answer_are_not_paid_for(root, capsys):
+    path = root / "gsm8k" / "train.jsonl"
+    path.write_text(
+        path.read_text() + '{"question": "q12", "answer": "None."}\n{"question": " ", "answer": "#### 1"}\n'
+    )
+    asked = []
+    with serving(lambda question, _: asked.append(question) or worked(question[1:])) as server:
+        assert distill(server, root) == 0
+    assert sorted(asked) == sorted(f"q{i}" for i in range(12)) and len(written(root, "train")) == 12
+    said = capsys.readouterr().out
+    assert "not asked: 1 without a number after ####, first gsm8k/train.jsonl line 13" in said
+    assert "not asked: 1 with a blank question, first gsm8k/train.jsonl line 14" in said
+
+
 def test_replies_are_sorted_and_counted(root, capsys):
     said = {
         "q1": worked("2"),

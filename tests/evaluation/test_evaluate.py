@@ -64,8 +64,10 @@ def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, t
     assert main(["evaluate", "--base", tiny_base, "--tasks", "categories,sums", "--limit", "2", "--out", "r.json"]) == 0
     text = (tmp_path / "r.json").read_text()
     found = json.loads(text)
-    assert set(found) == {"bitune_pl", "versions", "model", "settings", "seconds", "tasks", "questions"}
-    assert found["model"] == {"run": None, "base": tiny_base, "method": "plain", "adapter": "none"}
+    assert set(found) == {"bitune_pl", "versions", "model", "config", "settings", "seconds", "tasks", "questions"}
+    said = {"run": None, "base": tiny_base, "method": "plain", "adapter": "none"}
+    assert found["model"] == said | {"theta_init": None, "dtype": "bfloat16", "device": "cpu"}
+    assert found["config"] is None
     assert found["settings"]["tasks"] == ["categories", "sums"] and found["settings"]["limit"] == 2
     assert set(found["tasks"]["categories"]) == {
         "n", "seconds", "cut_contexts", "acc", "acc_stderr", "acc_norm", "acc_norm_stderr",
@@ -96,6 +98,11 @@ def test_a_group_is_weighted_by_questions(tmp_path, bitune, encoder):
     assert tasks["mmlu"]["acc"] == pytest.approx(sum(question["acc"] for question in found["questions"]) / 65)
     assert tasks["mmlu_anatomy"]["acc"] != pytest.approx(tasks["mmlu"]["acc"])
     assert {question["task"] for question in found["questions"]} == set(tasks) - {"mmlu"}
+    (tmp_path / "mmlu/test.jsonl").write_text(
+        "\n".join(map(json.dumps, rows[:-1]))
+    )  # read anew, by the next evaluation
+    with pytest.raises(ValueError, match=f"no rows of the subject {subjects[-1]}"):
+        evaluate(bitune, encoder, ["mmlu"], tmp_path, progress=False)
 
 
 OF_LM_EVAL = """
@@ -256,6 +263,24 @@ def test_another_model_or_setting_uses_nothing_of_it(tiny_base, encoder, tmp_pat
     prints |= {results.fingerprint(built(tiny_base, "no_mixing"), encoder, max_length=None)}
     assert len(prints) == 6
     assert not Finished(path, next(iter(prints - {results.fingerprint(one, encoder, max_length=None)}))).answers
+
+
+def test_H04_an_impossible_budget_stops_all_tasks_before_the_first(tiny_base, in_tmp_path, tmp_path, capsys):
+    command = ["evaluate", "--base", tiny_base, "--tasks", "categories,sums", "--limit", "2", "--out", "r.json"]
+    assert main([*command, "--max-length", "256"]) == 2
+    said = capsys.readouterr()
+    assert "Task sums asks for answers of 256 tokens, and 256 positions hold them and the prompt" in said.err
+    assert "categories" not in said.out and not (tmp_path / "r.json").exists()
+
+
+def test_rolling_texts_are_not_read_twice(plain, encoder, tmp_path, monkeypatch):
+    said = asked(("dog",), ("apple pie",), ("cat",), kind="loglikelihood_rolling")
+    finished = Finished(tmp_path / "x", digest("me"))
+    lm = BituneLM(plain, encoder, finished=finished, progress=False, together=2)
+    first = lm.loglikelihood_rolling(said)
+    assert len(finished.answers) == 3
+    monkeypatch.setattr(BituneLM, "_read", None)
+    assert lm.loglikelihood_rolling(said) == first
 
 
 def test_what_is_known_is_not_asked_again(bitune, encoder, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@ from decimal import Decimal
 import pytest
 
 from bitune_pl.data.sources import load
-from bitune_pl.evaluation.exact_match import before_stop, extract_number, strict_number
+from bitune_pl.evaluation.exact_match import extract_number, strict_number
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,3 @@ def test_each_gold_answer_is_found_both_ways(shared):
         assert strict == row.answer.rpartition("#### ")[2].replace(",", "") and extract_number(row.answer) == Decimal(
             strict
         )
-
-
-def test_text_after_a_stop_string_is_dropped():
-    assert before_stop("#### 5\n\nQuestion: next") == "#### 5\n"
-    assert before_stop("Let me restate the Question: ... #### 5") == "Let me restate the Question: ... #### 5"

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -214,4 +213,4 @@ def test_a_record_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         places.write(path, {"key": "b", "status": "done"})
     assert places.finished(path, "a") and not places.finished(path, "b")
-    assert not list(Path(tmp_path).glob("*.json.new"))
+    assert [file.name for file in tmp_path.iterdir()] == ["cell.json"]

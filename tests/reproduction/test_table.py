@@ -168,7 +168,27 @@ def test_latency_is_a_table_without_accuracies():
     latency = {"prompt_tokens": 60, "new_tokens": 8, "prefill_seconds": 0.5, "decode_seconds": 2.0, "device": "cpu"}
     row = made(cell("LoRA", tasks=(), table="table4", latency=latency))["LoRA"]
     assert {column: entry.ours.mean for column, entry in row.columns.items()} == {"Prefill": 0.5, "Generation": 2.0}
-    assert row.columns["Prefill"].verdict.why == "other hardware"
+    assert row.columns["Prefill"].verdict.why == "other model"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"profile": "paper", "device": "NVIDIA A100-SXM4-80GB"}, "-0.90 from the paper's mean"),
+        ({"profile": "paper", "device": "cpu, 2 threads"}, "other hardware"),
+        ({"profile": "paper"}, "other hardware"),
+        ({"profile": "smoke", "device": "NVIDIA A100-SXM4-80GB"}, "other settings (profile smoke)"),
+    ],
+)
+def test_measures_are_compared_on_the_papers_hardware_and_settings(said, why):
+    """Table 14: LoRA on Gemma-2B took 1.0 h; Table 4 is latency."""
+    cost = made(cell("LoRA", table="table14", model="gemma2b", train_seconds=360, **said))["LoRA"]
+    assert cost.columns["Train. Time [h]"].verdict.why == why
+    latency = {"prefill_seconds": 0.5, "decode_seconds": 2.0, "device": said.get("device")}
+    fast = made(cell("LoRA", tasks=(), table="table4", model="gemma2b", latency=latency, profile=said["profile"]))[
+        "LoRA"
+    ]
+    assert ("from the paper's mean" in fast.columns["Prefill"].verdict.why) == ("from the paper's mean" in why)
 
 
 # -- the paper beside it -----------------------------------------------------------------------------------------------

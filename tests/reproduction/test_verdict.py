@@ -26,6 +26,22 @@ def test_the_spread_of_three_published_seeds(mean, n, word):
     assert f"{said.low:.2f} to {said.high:.2f}" in said.why
 
 
+@pytest.mark.parametrize(
+    ("deviation", "n", "word"),
+    [
+        (6.27, 3, "within the published spread"),  # F(0.975, 2, 2) = 39 = 6.245 squared; half a unit of 1.00 is added
+        (6.28, 3, "outside"),
+        (0.16, 3, "within the published spread"),
+        (0.15, 3, "outside"),
+        (28.67, 2, "outside"),
+        (28.67, 1, "within the published spread"),  # of one seed there is none
+    ],
+)
+def test_the_deviation_is_held_against_the_published_one(deviation, n, word):
+    said = verdict(Summary(50.0, deviation, n), Published(50.0, 1.0), None)
+    assert said.word == word and ("the deviation" in said.why) == (n > 1)
+
+
 def test_no_verdict_on_what_cannot_be_compared():
     ours = Summary(10.0, 1.0, 3)
     assert str(verdict(ours, Published(50.0, 1.0), "other model")) == "not comparable: other model"

@@ -59,7 +59,7 @@ def test_a_run_is_trained_evaluated_and_recorded(tmp_path):
     assert alpha["alpha_k_mean"][-1] == pytest.approx(sum(alpha["alpha_k"]) / 2, abs=2e-6)
     saved = torch.load(next(Path(record["run"]).glob("checkpoints/*.ckpt")), weights_only=True)
     assert record["trained_parameters"] == sum(tensor.numel() for tensor in saved["state_dict"].values())
-    assert not list(tmp_path.glob("parts/*results*"))
+    assert record["device"].startswith("cpu") and not list(tmp_path.glob("scores/*"))
 
 
 def test_a_search_and_its_winner_share_their_training(tmp_path):
@@ -116,6 +116,15 @@ def test_several_devices_are_started_by_lightning(monkeypatch):
     with pytest.raises(RuntimeError, match="status 3"):
         work._fit(["--config", "run.yaml"], {"trainer": {"devices": 2}})
     assert asked == [[sys.executable, "-m", "bitune_pl", "fit", "--config", "run.yaml"]]
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(None, "1"), ("2,3", "3"), ("GPU-a,GPU-b", "GPU-b")])
+def test_a_run_has_one_of_the_gpus_that_the_grid_was_left(visible, expected, monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    work._prepare(Job(a_run(), tmp_path, gpu=1))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == expected
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitune_pl.data.example import Example
-from bitune_pl.evaluation.exact_match import before_stop, extract_number
+from bitune_pl.evaluation.exact_match import extract_number
 from bitune_pl.evaluation.run import Opened
+from bitune_pl.evaluation.stops import cut_at
 
 BATCH = 8  # questions that are answered together
 
@@ -33,7 +34,7 @@ def ask(opened: Opened, examples: Sequence[Example], max_new_tokens: int = 256) 
         batch = examples[start : start + BATCH]
         prompts = [encoder.prompt(example.prompt) for example in batch]
         ids = model.generate(prompts, max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=encoder.eos)
-        texts = [before_stop(encoder.decode(answer)).strip() for answer in ids]
+        texts = [cut_at(encoder.decode(answer), ["\nQuestion:"]).strip() for answer in ids]
         found += [(text, _is_right(text, example.answer)) for text, example in zip(texts, batch, strict=True)]
     return found
 

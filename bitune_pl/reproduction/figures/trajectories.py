@@ -1,6 +1,6 @@
 """How alpha went in a run: read from its TensorBoard events, or from the JSON file of a cell of the reproduction.
 
-Only reading is done here; `alpha.py` draws. What the events are called is decided in `training/callbacks.py`.
+Only reading is done here; `alpha.py` draws. What the events are called is decided in `training/dashboard/scalars.py`.
 """
 
 import json

@@ -18,7 +18,6 @@ from bitune_pl.reproduction.runner.experiment import Cell, Run
 
 START = 15.0  # seconds of each run before its first update and after its last
 PROCESS = 0.8  # GB of a process that has imported everything
-GENERATED = 256  # tokens of a generated answer
 
 
 @dataclass(frozen=True)

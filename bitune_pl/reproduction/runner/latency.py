@@ -13,6 +13,7 @@ import torch
 
 from bitune_pl.method.backbone import load_decoder
 from bitune_pl.method.model import Bitune
+from bitune_pl.reproduction.runner.readings import device_name
 
 
 def measure(model: dict[str, Any], prompt_tokens: int, new_tokens: int, repeats: int, seed: int) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def measure(model: dict[str, Any], prompt_tokens: int, new_tokens: int, repeats:
         "repeats": repeats,
         "prefill_seconds": first,
         "decode_seconds": both - first,
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
+        "device": device_name(),
     }
 
 

@@ -6,17 +6,20 @@ FOLDER/parts/<key>.json                                   what each run gave; ce
 FOLDER/scores/<key>-<limit>.json                          its results of `bitune evaluate`, until they are in its part
 FOLDER/runs/<training>/                                   folders of `bitune fit`, one for each training
 FOLDER/logs/<key>.log                                     what each run said
+FOLDER/locks/                                             which trainings are under way
+FOLDER/slurm/                                             what submitit writes, with --launcher slurm
+FOLDER/tables/                                            tables in all formats
 FOLDER/decoders/                                          tiny decoders of the smoke profile
 """
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bitune_pl.data.files import put
 from bitune_pl.reproduction.runner.experiment import Cell, Run, slug
 
 
@@ -28,9 +31,6 @@ class Places:
 
     def cell(self, cell: Cell) -> Path:
         return self.folder / cell.table / cell.profile / f"{cell.name}.json"
-
-    def cells(self, table: str, profile: str) -> Path:
-        return self.folder / table / profile
 
     def part(self, run: Run) -> Path:
         return self.folder / "parts" / f"{run.key}.json"
@@ -56,13 +56,10 @@ class Places:
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Write JSON, a field a line, beside its place and move it there, so that nobody sees half of it."""
+    """Write JSON, a field a line; nobody sees half of it."""
     text = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in record.items())
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", suffix=".new", delete=False) as file:
-        file.write(f"{{\n{text}\n}}\n")
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+    put(path, f"{{\n{text}\n}}\n")
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -138,7 +135,7 @@ def _settings(cell: Cell) -> dict[str, Any]:
 
 SUMS = ("updates", "train_seconds", "evaluate_seconds")
 MAPPINGS = ("scores", "right", "prompt_hash", "versions")
-SINGLE = ("run", "lr", "trained_parameters", "loss_validation", "alpha", "latency", "resumed")
+SINGLE = ("run", "lr", "trained_parameters", "loss_validation", "alpha", "latency", "device", "resumed")
 
 
 def _together(parts: list[dict[str, Any]]) -> dict[str, Any]:

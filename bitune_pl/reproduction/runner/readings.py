@@ -25,8 +25,13 @@ def versions() -> dict[str, str]:
     return {"bitune_pl": __version__} | {name: version(name) for name in PACKAGES}
 
 
+def device_name() -> str:
+    """What this process computes on, as tables tell hardware apart."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"cpu, {torch.get_num_threads()} threads"
+
+
 def training(run: Path) -> dict[str, Any]:
-    """Updates, size and curves of a finished run."""
+    """Updates, size, memory and curves of a finished run."""
     saved = torch.load(last_checkpoint(run), weights_only=True, map_location="cpu", mmap=True)
     events = _events(run)
     losses = _curve(events, "loss/validation")
@@ -34,6 +39,7 @@ def training(run: Path) -> dict[str, Any]:
         "updates": saved["global_step"],
         "trained_parameters": sum(tensor.numel() for tensor in saved["state_dict"].values()),
         "loss_validation": losses[-1][1] if losses else None,
+        "peak_memory_gb": max((gb for _, gb in _curve(events, "cost/peak_memory_gb")), default=0.0),
         "alpha": _alpha(events),
     }
 

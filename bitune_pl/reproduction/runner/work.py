@@ -83,7 +83,8 @@ def _write_to(log) -> None:
 
 def _prepare(job: Job) -> None:
     if job.gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(job.gpu)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")  # those that the user left to the grid, or all
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[job.gpu] if visible != [""] else str(job.gpu)
     if job.threads:
         torch.set_num_threads(job.threads)
 
@@ -134,7 +135,7 @@ def _train(job: Job, where: Places, settings: dict[str, Any]) -> dict[str, Any]:
     _fit(argv, settings)
     seconds = time.perf_counter() - start
     (run,) = (path.parent for path in place.glob("*/*/config.yaml"))
-    known = readings.training(run) | {"lr": settings["model"]["lr"], "peak_memory_gb": _peak_memory()}
+    known = readings.training(run) | {"lr": settings["model"]["lr"], "device": readings.device_name()}
     known |= {"run": str(run), "resumed": bool(resumed)}
     known["train_seconds"] = readings.seconds_of_updates(run) if resumed else seconds
     places.write(place / "trained.json", known)

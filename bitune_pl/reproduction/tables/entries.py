@@ -150,9 +150,9 @@ class Group:
         known = self.reference if self.reference == paper_model(self.model) else None
         cell = next(cell for cell in self.by_method[method].values() if cell.error is None)
         if column in MEASURES.get(self.table, []):
-            return (
-                None if known and "A100" in str((cell.record.get("latency") or {}).get("device")) else "other hardware"
-            )
+            device = (cell.record.get("latency") or cell.record).get("device")
+            same = difference(known, cell.profile, (None, None), (0, None))
+            return same or (None if "A100" in str(device) or cell.profile == "published" else "other hardware")
         updates = PAPER["updates"].get(PAPER["tables"][self.table].get("trained_on"))
         ours = cell.record.get("updates") if cell.trained else None
         full = sum(PAPER["questions"].get(task, 0) for task in self._tasks(column))

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import f as fisher
 from scipy.stats import t as student
 
 DRAWS = 10_000
@@ -122,3 +123,12 @@ def prediction_half_width(deviation: float, n_known: int, n_new: int, level: flo
     """
     quantile = student.ppf((1 + level) / 2, n_known - 1)
     return float(quantile * deviation * math.sqrt(1 / n_new + 1 / n_known))
+
+
+def prediction_ratios(n_known: int, n_new: int, level: float = 0.95) -> tuple[float, float]:
+    """Between which ratios to a known sample deviation that of `n_new` values lies.
+
+    If both are drawn from one normal distribution, the squared ratio is distributed as Fisher's F.
+    """
+    ends = fisher.ppf([(1 - level) / 2, (1 + level) / 2], n_new - 1, n_known - 1)
+    return tuple(float(end) for end in np.sqrt(ends))

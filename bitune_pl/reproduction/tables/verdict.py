@@ -9,13 +9,16 @@ probability of 95 % within
 would call 13 % of exact repetitions with three seeds "outside", and 23 % of those with one. Half a unit of the last
 printed decimal is added. Of many cells some 5 % lie outside by chance.
 
+The deviation of our seeds is held against that of Tables 21-25 too: their squared ratio lies within Fisher's F (2 and 2
+degrees of freedom for three seeds: ratios of 0.16 to 6.2). Of many cells another 5 % lie outside by chance.
+
 Other models, settings or questions are not comparable, and get no verdict on the numbers.
 """
 
 from typing import NamedTuple
 
 from bitune_pl.reproduction.tables.published import PAPER, Published
-from bitune_pl.reproduction.tables.statistics import Summary, prediction_half_width
+from bitune_pl.reproduction.tables.statistics import Summary, prediction_half_width, prediction_ratios
 
 WITHIN, OUTSIDE = "within the published spread", "outside"
 NO_SPREAD, NOT_PRINTED = "no published spread", "not in the paper"
@@ -35,7 +38,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(ours: Summary, paper: Published | None, difference: str | None) -> Verdict:
-    """Judge a mean, in percent.
+    """Judge a mean, in percent, and the deviation of its seeds where there are several.
 
     Args:
         paper: what is printed for this cell, None if nothing is.
@@ -50,8 +53,18 @@ def verdict(ours: Summary, paper: Published | None, difference: str | None) -> V
     width = PRINTED + prediction_half_width(paper.deviation, len(PAPER["seeds"]), ours.n)
     low, high = paper.mean - width, paper.mean + width
     inside = low <= ours.mean <= high
-    why = f"{ours.mean:.2f} {'lies in' if inside else 'is not in'} {low:.2f} to {high:.2f}"
-    return Verdict(WITHIN if inside else OUTSIDE, why, low, high)
+    why = [_lies(f"{ours.mean:.2f}", inside, low, high)]
+    if ours.n > 1:
+        least, most = prediction_ratios(len(PAPER["seeds"]), ours.n)
+        ends = least * max(0.0, paper.deviation - PRINTED), most * (paper.deviation + PRINTED)
+        like_theirs = ends[0] <= ours.deviation <= ends[1]
+        why.append(_lies(f"the deviation {ours.deviation:.2f}", like_theirs, *ends))
+        inside = inside and like_theirs
+    return Verdict(WITHIN if inside else OUTSIDE, "; ".join(why), low, high)
+
+
+def _lies(what: str, inside: bool, low: float, high: float) -> str:
+    return f"{what} {'lies in' if inside else 'is not in'} {low:.2f} to {high:.2f}"
 
 
 def difference(

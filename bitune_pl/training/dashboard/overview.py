@@ -31,8 +31,14 @@ LAYOUT = {
 }
 """Category -> chart -> kind and curves, as `add_custom_scalars` takes it."""
 
-TASKS = ("piqa", "arc_challenge", "commonsense_qa", "social_i_qa", "mmlu", "categories")
-SCORES = ("accuracy/validation", "loss/validation", "loss/train", *(f"eval/{task}/acc" for task in TASKS))
+CHOSEN = ("piqa", "arc_challenge", "commonsense_qa", "social_i_qa", "mmlu", "categories")
+WRITTEN = ("gsm8k", "cot_piqa", "cot_arc_challenge", "cot_commonsense_qa", "cot_gsm8k", "sums")
+SCORES = (
+    *("accuracy/validation", "loss/validation", "loss/train"),
+    *(f"eval/{task}/acc" for task in CHOSEN),
+    *(f"eval/{task}/exact_match_flexible" for task in WRITTEN),
+)
+"""Scores of the HPARAMS tab, of tasks whose answers are chosen or written."""
 
 
 class Overview(Callback):
