@@ -24,9 +24,11 @@ def put(path: Path, text: str) -> None:
             file.write(text)
         new.chmod(0o644)
         os.replace(new, path)
-    except BaseException:
+    except BaseException as error:
         if new:
             new.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

@@ -6,6 +6,7 @@ belongs to; a file of others is started anew. Nothing half-written is used: a la
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,10 +48,12 @@ class Finished:
     def _take(self, line: str) -> bool:
         try:
             key, answer = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return False
-        self.answers[key] = tuple(answer) if isinstance(answer, list) else answer
-        return True
+        answer = tuple(answer) if isinstance(answer, list) else answer
+        if is_right := isinstance(key, str) and _is_answer(answer):
+            self.answers[key] = answer
+        return is_right
 
     def add(self, answers: dict[str, object]) -> None:
         """Keep new answers; they are on their way to the disk when this returns."""
@@ -65,3 +68,10 @@ class Finished:
         """The results are written: this is not needed any more."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def _is_answer(said: object) -> bool:
+    """A text; the log-likelihood of one; or a log-likelihood and whether each token is the likeliest."""
+    number, *greedy = said if isinstance(said, tuple) and said else (said,)
+    is_finite = type(number) in (int, float) and abs(number) < math.inf
+    return isinstance(said, str) or is_finite and (not isinstance(said, tuple) or [type(g) for g in greedy] == [bool])

@@ -67,23 +67,31 @@ class BestModel(Callback):
     """Keep `folder` at the best model so far, in the form that `--run` reads.
 
     Best is what the run's ModelCheckpoint watches, the validation loss where there are no checkpoints; without any
-    validation it is the last, as always with `keep="last"`. `update` is the update after which it was best, `compared` the
-    number of validations so far. Its outcomes on the validation questions stay in `right`, one a question.
+    validation it is the last, as always with `keep="last"`. `update` is the update after which it was best, `compared`
+    the number of validations so far, `validated` the update of the last one. Its outcomes on the validation questions
+    stay in `right`, one a question.
     """
 
     def __init__(self, folder: Path, keep: Literal["best", "last"] = "best") -> None:
         self.folder, self.keeps_last, self.compared = folder, keep == "last", 0
         self.score: float | None = None
         self.update: int | None = None
+        self.validated: int | None = None
         self.right: list[float] = []
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        monitor, mode = self.watched(trainer)
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and monitor in trainer.callback_metrics:
+            self.take(trainer, pl_module, float(trainer.callback_metrics[monitor]), mode)
+
+    def watched(self, trainer: Trainer) -> tuple[str | None, str]:
+        """The score that says which model is best, and whether the lowest or the highest is."""
         checkpoint = trainer.checkpoint_callback
-        monitor, mode = (checkpoint.monitor, checkpoint.mode) if checkpoint else ("loss/validation", "min")
-        if trainer.state.fn != "fit" or trainer.sanity_checking or monitor not in trainer.callback_metrics:
-            return
-        score = float(trainer.callback_metrics[monitor])
-        self.compared += 1
+        return (checkpoint.monitor, checkpoint.mode) if checkpoint else ("loss/validation", "min")
+
+    def take(self, trainer: Trainer, pl_module: LightningModule, score: float, mode: str) -> None:
+        """Take note of a validation, and keep the model if it is better than all before."""
+        self.compared, self.validated = self.compared + 1, trainer.global_step
         if self.keeps_last:  # written at the end
             self.right = pl_module.right
             return
@@ -93,7 +101,11 @@ class BestModel(Callback):
             self._write(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.score is None or self.keeps_last:
+        self.keep_last(trainer, pl_module)
+
+    def keep_last(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the last model where that is wanted, or none is known to be better."""
+        if self.score is None or self.keeps_last or not self.folder.is_dir():
             self._write(trainer, pl_module)
 
     def _write(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -101,12 +113,18 @@ class BestModel(Callback):
             fresh = self.folder.with_name(f".{self.folder.name}.new")
             shutil.rmtree(fresh, ignore_errors=True)
             write_model(fresh, pl_module.model, trainer.datamodule)
-            shutil.rmtree(self.folder, ignore_errors=True)
+            old = self.folder.with_name(f".{self.folder.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            if self.folder.is_dir():
+                os.replace(self.folder, old)
             os.replace(fresh, self.folder)
+            shutil.rmtree(old, ignore_errors=True)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"score": self.score, "update": self.update, "right": self.right, "compared": self.compared}
+        names = ("score", "update", "right", "compared", "validated")
+        return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.score, self.right, self.compared = state["score"], state["right"], state.get("compared", 0)
+        self.validated = state.get("validated")
         self.update = None if self.keeps_last else state.get("update")

@@ -5,7 +5,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from bitune_pl.training.callbacks import BestModel
 from bitune_pl.training.checkpoints import read_checkpoint
+from bitune_pl.training.finish import finish, is_unfinished
 from bitune_pl.training.lightning_cli import BituneCLI
-from bitune_pl.training.run_folder import best_checkpoint, existing_run, last_checkpoint, shared
+from bitune_pl.training.run_folder import best_checkpoint, existing_run, last_checkpoint, locked, shared
 from bitune_pl.training.untuned import UntunedScore
 
 _AS_IT_SHOULD_BE = [
@@ -35,19 +36,24 @@ def fit(argv: list[str]) -> None:
     cli = _open(argv, "fit", "--resume")
     run, ckpt_path = cli.run_folder, cli.config.ckpt_path
     before = read_checkpoint(ckpt_path)["global_step"] if ckpt_path else 0
-    with _stopping_well(cli), shared(run):
+    best = next(callback for callback in cli.trainer.callbacks if isinstance(callback, BestModel))
+    lock = locked(run) if cli.trainer.is_global_zero else nullcontext()  # other ranks belong to the first one
+    with _stopping_well(cli), lock, shared(run):
         if cli.is_new and cli.trainer.is_global_zero:
             cli.save_config()
         _ = cli.model.tokenizer  # a base that cannot be had is told before rows are read
         cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=ckpt_path)
+        trained = cli.trainer.global_step > before or is_unfinished(cli.trainer, best)
+        if trained and cli.trainer.global_step == before:
+            finish(cli.trainer, cli.model, best, run)
     if cli.trainer.is_global_zero:
-        _report(cli, before)
+        _report(cli, trained)
 
 
-def _report(cli: BituneCLI, before: int) -> None:
-    """What a run that had so many updates before has come to."""
+def _report(cli: BituneCLI, trained: bool) -> None:
+    """What a run has come to."""
     run, now = cli.run_folder, cli.trainer.global_step
-    if now == before:
+    if not trained:
         print(
             f"The run in {run} is already at update {now} of {now}, so nothing was trained. A larger trainer.max_steps "
             "or trainer.max_epochs lets it go on."

@@ -173,7 +173,8 @@ class BituneCLI(LightningCLI):
         given = self.config_init.trainer.logger
         if given is not None and given is not True:
             return given
-        after = read_checkpoint(self.config.ckpt_path)["global_step"] + 1 if self.config.ckpt_path else None
+        # A new run says too where it begins, or TensorBoard's slower reader takes a resumed run's first word for its own.
+        after = read_checkpoint(self.config.ckpt_path)["global_step"] + 1 if self.config.ckpt_path else 0
         return EventLogger(self.run_folder, name="", version="", default_hp_metric=False, purge_step=after)
 
     def _checkpoints(self, own: list[Callback]) -> list[ModelCheckpoint]:

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from bitune_pl.training.checkpoints import read_checkpoint
 
 # Processes that the launcher starts for further ranks find the first one's folder here.
@@ -51,6 +53,24 @@ def shared(folder: Path) -> Iterator[None]:
         os.environ.pop(_SHARED, None)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other commands from training the same run meanwhile.
+
+    Raises:
+        ValueError: if another command is training it.
+    """
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(f"{folder} is being trained by another command: wait for it, or stop it first.") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def run_of_checkpoint(checkpoint: Path) -> Path | None:
     """The run folder that a checkpoint lies in, or None where it lies elsewhere."""
     folder = checkpoint.parent.parent
@@ -65,24 +85,34 @@ def existing_run(folder: Path) -> Path:
     """
     if not (folder / "config.yaml").is_file():
         there = "has no config.yaml" if folder.is_dir() else "does not exist"
+        below = sorted(path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/config.yaml"))
+        such = f"There are runs below it: name one, such as {below[-1]}." if below else ""
         raise FileNotFoundError(
-            f"{folder} is not the folder of a run: it {there}. Name a folder such as runs/smollm2/<date-time>-<seed>."
+            f"{folder} is not the folder of a run: it {there}. {such or 'Name one such as runs/smollm2/<date-time>-<seed>.'}"
         )
     return folder
 
 
 def last_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run.
+    """The newest checkpoint of a run that can be read.
 
     Raises:
         FileNotFoundError: if it has none.
+        ValueError: if none can be read.
     """
-    found = sorted((run / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    found = sorted((run / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True)
     if not found:
         raise FileNotFoundError(
             f"{run} has no checkpoint to go on from; start a new run with --config {run / 'config.yaml'}."
         )
-    return found[-1]
+    for path in found:
+        try:
+            read_checkpoint(path)
+        except ValueError as error:
+            warnings.warn(f"{str(error).rstrip('.')}: an older checkpoint of the run is taken.", stacklevel=2)
+        else:
+            return path
+    raise ValueError(f"No checkpoint of {run} can be read; start a new run with --config {run / 'config.yaml'}.")
 
 
 def best_checkpoint(run: Path) -> Path:

@@ -56,6 +56,12 @@ def check_intervals(given: Any) -> None:
         "check_val_every_n_epoch": "a number of epochs, at least 1, or null",
         "val_check_interval": "a number of batches or a share of an epoch, above 0 (limit_val_batches 0 validates never)",
     }
+    interval, step = given.get("val_check_interval"), given.get("accumulate_grad_batches") or 1
+    if type(interval) is int and interval > 0 and interval % step:
+        raise ValueError(
+            f"trainer.val_check_interval is {interval} batches, and an update takes {step} of them (accumulate_grad_batches): "
+            "give a multiple, or a resumed run would lose part of an update."
+        )
     for name, what in wanted.items():
         value = given.get(name)
         if isinstance(value, int | float) and value <= 0:

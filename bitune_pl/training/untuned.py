@@ -40,6 +40,14 @@ class UntunedScore(Callback):
             batch = batch if pl_module.start_token_id is None else _without_last_token(batch)
             scores.add(model, trainer.datamodule.transfer_batch_to_device(batch, pl_module.device, 0))
         self.right = scores.outcomes
+        self._log(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A level beside the run's own curve."""
+        if self.right and trainer.state.fn == "fit":
+            self._log(trainer)
+
+    def _log(self, trainer: Trainer) -> None:
         log_scalars(trainer, {"accuracy/untuned": sum(self.right) / len(self.right)})
 
     def gain(self, tuned: list[float]) -> Gain | None:

@@ -273,6 +273,18 @@ def test_H04_an_impossible_budget_stops_all_tasks_before_the_first(tiny_base, in
     assert "categories" not in said.out and not (tmp_path / "r.json").exists()
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['["a", [NaN, false]]', '["a", null]', '["a", ["x", true]]', '["a", [1.0]]', '[["a"], [1.0, true]]', "[" * 10_000],
+)
+def test_what_is_no_answer_is_not_taken_up(tmp_path, line):
+    finished = Finished(tmp_path / "x", "me")
+    finished.add({"b": (-1.0, True), "c": "text", "d": -2.5})
+    finished.close()
+    (tmp_path / "x").write_text((tmp_path / "x").read_text() + line + "\n")
+    assert Finished(tmp_path / "x", "me").answers == {"b": (-1.0, True), "c": "text", "d": -2.5}
+
+
 def test_rolling_texts_are_not_read_twice(plain, encoder, tmp_path, monkeypatch):
     said = asked(("dog",), ("apple pie",), ("cat",), kind="loglikelihood_rolling")
     finished = Finished(tmp_path / "x", digest("me"))

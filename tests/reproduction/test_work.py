@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from bitune_pl.cli import main
-from bitune_pl.reproduction.runner import launch, places, work
+from bitune_pl.reproduction.runner import launch, places, readings, work
 from bitune_pl.reproduction.runner.experiment import Grid, Run
 from bitune_pl.reproduction.runner.job import BUSY, Job
 from bitune_pl.reproduction.runner.launch import Slurm
@@ -55,7 +55,7 @@ def test_a_run_is_trained_evaluated_and_recorded(tmp_path):
     assert len(right) == record["scores"]["categories"]["n"] == 100
     assert record["scores"]["categories"]["acc"] == pytest.approx(sum(right) / 100)
     alpha = record["alpha"]
-    assert alpha["updates"] == [1, 2, 3, 4, 5, 6] and len(alpha["alpha_k"]) == len(alpha["alpha_v"]) == 2
+    assert alpha["updates"] == [0, 1, 2, 3, 4, 5, 6] and len(alpha["alpha_k"]) == len(alpha["alpha_v"]) == 2
     assert alpha["alpha_k_mean"][-1] == pytest.approx(sum(alpha["alpha_k"]) / 2, abs=2e-6)
     saved = torch.load(next(Path(record["run"]).glob("checkpoints/*.ckpt")), weights_only=True)
     assert record["trained_parameters"] == sum(tensor.numel() for tensor in saved["state_dict"].values())
@@ -68,6 +68,27 @@ def test_a_search_and_its_winner_share_their_training(tmp_path):
     first, second = done(without_tasks, tmp_path), done(run, tmp_path)
     assert first["scores"] == {} and second["scores"]
     assert first["run"] == second["run"] and first["loss_validation"] == second["loss_validation"]
+
+
+def test_what_was_kept_to_go_on_from_and_is_damaged_is_made_anew(tmp_path):
+    run = a_run()
+    record, where = done(run, tmp_path), Places(tmp_path)
+    where.part(run).unlink()
+    (where.training(run) / "trained.json").write_text('{"run": ')
+    where.scores(run, 100).write_text("{")
+    again = done(run, tmp_path)
+    assert all(again[name] == record[name] for name in ("scores", "right", "loss_validation", "alpha"))
+
+
+def test_a_run_without_a_validation_loss_is_no_result(tmp_path, monkeypatch):
+    run, training = a_run(), readings.training
+    monkeypatch.setattr(readings, "training", lambda folder: training(folder) | {"loss_validation": None})
+    assert work.do(Job(run, tmp_path)) == 1
+    assert "has no validation loss: its events are damaged" in places.read(Places(tmp_path).part(run))["error"]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(work, "_write_to", lambda log: None)
+    assert done(run, tmp_path)["loss_validation"] > 0
 
 
 def test_a_mistake_is_recorded_as_a_sentence(tmp_path):

@@ -73,15 +73,15 @@ def board(runs):
 
 
 def test_every_alpha_is_a_curve_of_one_chart(page, board, runs, pictures):
-    """The paper's Figures 2 and 3 while a run trains: 8 blocks, 12 points each although two updates were made twice."""
+    """The paper's Figures 2 and 3 while a run trains: 8 blocks, 13 points each, though two updates were made twice."""
     page.open(f"{board}#custom_scalars&_smoothingWeight=0")
     page.until(f"{LINES} return lines.slice(0, 2).map((of) => of.length)", [BLOCKS, BLOCKS])
     points = page.ask(f"{LINES} return lines[0].map((line) => line.getAttribute('d').split('L').length)")
-    assert points == [UPDATES] * BLOCKS
+    assert points == [UPDATES + 1] * BLOCKS
     with urlopen(f"{board}data/plugin/scalars/scalars?tag=alpha_v/layer_03&run=categories/a-bitune") as answer:
         shown = [(step, value) for _, step, value in json.load(answer)]
     expected = [(e.step, e.value) for e in read(runs / "categories" / "a-bitune").Scalars("alpha_v/layer_03")]
-    assert [step for step, _ in shown] == list(range(1, UPDATES + 1)) and shown == [
+    assert [step for step, _ in shown] == list(range(UPDATES + 1)) and shown == [
         pytest.approx(point) for point in expected
     ]
     titles = page.ask(TITLES)
@@ -125,7 +125,7 @@ def test_each_run_is_one_line_of_the_hparams_tab_with_its_last_scores(page, boar
     page.until(cells.replace("return ", "return (", 1) + ".filter((text) => text.startsWith('categories/')).length)", 2)
     found = page.ask(cells)
     row = found[found.index("categories/a-bitune") :][:6]
-    assert row[1:4] == ["0.010000", "bitune, lora", "42"]
+    assert row[1:4] == ["0.010000", "bitune, lora, theta_init 0.01", "42"]
     events = read(runs / "categories" / "a-bitune")
     expected = [events.Scalars(tag)[-1] for tag in ("accuracy/validation", "loss/validation")]
     assert [float(cell) for cell in row[4:]] == pytest.approx([event.value for event in expected], rel=1e-3)

@@ -35,6 +35,9 @@ REFUSED = {
     "trainer.limit_train_batches is 0, so nothing": ["--trainer.max_steps=1", "--trainer.limit_train_batches=0"],
     "trainer.log_every_n_steps is a number of updates": ["--trainer.max_steps=1", "--trainer.log_every_n_steps=0"],
     "trainer.val_check_interval is": ["--trainer.max_steps=1", "--trainer.val_check_interval=0"],
+    "trainer.val_check_interval is 5 batches, and an update takes 3 of them": [
+        "--trainer.max_steps=4", "--trainer.val_check_interval=5", "--trainer.accumulate_grad_batches=3"
+    ],
     "trainer.check_val_every_n_epoch is": ["--trainer.max_steps=1", "--trainer.check_val_every_n_epoch=0"],
     "trainer.devices asks for 9999 processes, and": ["--trainer.max_steps=1", "--trainer.devices=9999"],
     "seed_everything is a whole number from 0 to 4294967295, not -1": ["--trainer.max_steps=1", "--seed_everything=-1"],

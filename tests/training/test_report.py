@@ -105,7 +105,11 @@ def test_a_run_without_events_is_said_to_have_none(run, tmp_path):
 def test_an_unfinished_run_says_how_far_it_is(run):
     record = read(run)
     record.settings["updates"] = "20"
+    assert record.ended and "Ended early: 3 of 20 updates." in page(record)
+    record.ended = False
     assert "Unfinished: 3 of 20 updates so far." in page(record)
+    record.settings["updates"], record.folder = "3", record.folder / "nowhere"
+    assert "Stopped after 3 updates, with no model kept yet" in page(record)
 
 
 def test_blocks_are_shown_where_all_of_them_have_a_ratio(tmp_path):
@@ -120,7 +124,7 @@ def test_blocks_are_shown_where_all_of_them_have_a_ratio(tmp_path):
 
 def test_the_untuned_base_is_a_level_beside_the_run(tmp_path):
     curves = {
-        "accuracy/untuned": ([0], [0.25]),
+        "accuracy/untuned": ([0, 40], [0.25, 0.25]),
         "accuracy/validation": ([40], [0.75]),
         "loss/train": ([1, 40], [2.0, 1.0]),
     }
@@ -159,6 +163,48 @@ def test_a_plain_run_has_no_alpha(tiny_base, tmp_path):
     assert "<h2>Alpha" not in text and "mean alpha" not in text and "method plain" in text and "hold.</p>" in text
 
 
+ODD = {
+    "config.yaml": ["model: foo", "model: [1]\ndata: foo\ntrainer: 3", "trainer: {max_steps: soon}"],
+    "b.json": [
+        f'{{"tasks": {{"a": {{"acc": {10**400}, "acc_stderr": 0.1}}}}}}',
+        "[" * 10_000,
+        '{"tasks": {"\\ud800": {"acc": 0.5}}}',
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in ODD.items() for text in texts])
+def test_odd_files_cost_no_more_than_what_they_said(run, tmp_path, name, text):
+    folder = tmp_path / "odd"
+    shutil.copytree(run, folder)
+    (folder / name).write_text(text)
+    assert "<h2>Curves" in reported(folder, "--without-checks")
+
+
+def test_curves_that_lack_something(tmp_path):
+    curves = {
+        "cost/seconds": ([0], [1.0]),
+        "cost/tokens": ([0], [10.0]),
+        "loss/train": ([10**15, 10**15 + 1], [1.0, 2.0]),
+    }
+    text = page(Record(tmp_path, "", curves=curves))
+    assert "<td>time of an update</td>" in text and "peak memory" not in text
+
+
+def test_the_time_of_an_update_is_of_those_that_were_logged(tmp_path):
+    curves = {"cost/seconds": ([10], [5.0]), "cost/tokens": ([10], [10.0]), "loss/validation": ([19], [1.0])}
+    assert re.search(r"time of an update</td><td[^>]*>0.50 s<", page(Record(tmp_path, "", curves=curves)))
+
+
+def test_a_page_is_written_whole_or_not_at_all(run, monkeypatch, capsys):
+    before = reported(run, "--without-checks")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert main(["report", str(run), "--out", "page.html", "--without-checks"]) == 2
+    assert "No space left on device: 'page.html'" in capsys.readouterr().err
+    with open("page.html", encoding="utf-8") as file:
+        assert file.read() == before
+
+
 def test_texts_cannot_become_markup(tmp_path):
     sample = Answered("<script>alert(1)</script>", "</pre><b>", "&amp;")
     text = page(Record(tmp_path, "a: <i>", samples=[(3, sample)], settings={"base": "<u>"}))
@@ -170,7 +216,7 @@ def test_texts_cannot_become_markup(tmp_path):
     ("argv", "message"),
     [
         (["nowhere"], "nowhere is not the folder of a run"),
-        (["."], "it has no config.yaml"),
+        (["."], "it has no config.yaml. There are runs below it: name one, such as cut."),
         ([], "The following arguments are required: RUN"),
         (["RUN", "--out", "nowhere/page.html"], "There is no folder nowhere"),
         (["RUN", "--out", "."], "is a folder"),

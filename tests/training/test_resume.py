@@ -1,5 +1,6 @@
 """Going on with a run: the same data and updates or a refusal, a longer schedule, and what is said."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tiny_base import CPU
 from bitune_pl.cli import main
 from bitune_pl.training.checkpoints import read_checkpoint
 from bitune_pl.training.module import BituneModule
-from bitune_pl.training.run_folder import best_checkpoint
+from bitune_pl.training.run_folder import best_checkpoint, last_checkpoint, locked
 
 PAIRS = [(f"row {i}", f" {i * i}") for i in range(12)]
 OTHER = [(f"now {i}", f" {i * i}") for i in range(12)]  # as many rows, prompts and answers of as many tokens
@@ -98,6 +99,51 @@ def test_an_extended_run_follows_its_new_schedule_and_goes_on_by_its_folder(fit,
     assert now.splitlines()[1] == "# after update 5: trainer.max_epochs 1 -> 3"
     _, said = fit("--resume", str(run))
     assert "is already at update 15 of 15, so nothing was trained." in said and "Next:" not in said
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_a_run_stopped_in_its_last_validation_is_finished(fit, monkeypatch, keep):
+    """All updates are done, so Lightning has nothing to train: what is left is the validation, and `model/`."""
+    settings = ["--trainer.max_steps", "5", "--keep", keep]
+    whole, _ = fit(*settings)
+    step = BituneModule.validation_step
+    monkeypatch.setattr(BituneModule, "validation_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    whole = whole.rename(whole.parents[1] / "whole")
+    run, said = fit(*settings, status=130)
+    assert "Stopped after 5 updates; bitune fit --resume" in said and not (run / "model").exists()
+    monkeypatch.setattr(BituneModule, "validation_step", step)
+    _, said = fit("--resume", str(run))
+    assert "Next: bitune generate" in said
+    held = [load_file(folder / "model" / "theta.safetensors") for folder in (run, whole)]
+    assert all(torch.equal(held[0][name], held[1][name]) for name in held[1])
+    scores = [EventAccumulator(str(f)).Reload().Scalars("loss/validation") for f in (run, whole)]
+    assert [(e.step, e.value) for e in scores[0]][-1:] == [(e.step, e.value) for e in scores[1]][-1:]
+    _, said = fit("--resume", str(run))
+    assert "is already at update 5 of 5, so nothing was trained." in said
+
+
+def test_a_run_is_trained_by_one_command_at_a_time(fit):
+    run, _ = fit("--trainer.max_steps", "2")
+    with locked(run):
+        _, said = fit("--resume", str(run), "--trainer.max_steps", "4", status=2)
+    assert f"{run} is being trained by another command: wait for it, or stop it first." in said
+    fit("--resume", str(run), "--trainer.max_steps", "4")
+
+
+def test_a_checkpoint_that_was_cut_gives_way_to_an_older_one(fit):
+    run, _ = fit("--trainer.max_steps", "4", "--trainer.val_check_interval", "2")
+    last = run / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:1000])
+    with pytest.warns(UserWarning, match="last.ckpt cannot be read .* an older checkpoint of the run is taken"):
+        assert last_checkpoint(run).name.startswith("best-update-")
+    for path in (run / "checkpoints").iterdir():
+        path.write_bytes(b"")
+    with (
+        pytest.raises(ValueError, match="No checkpoint of .* can be read; start a new run with --config"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        last_checkpoint(run)
 
 
 def test_a_run_that_cannot_go_on_is_left_as_it_was(fit):

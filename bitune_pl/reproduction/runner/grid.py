@@ -48,7 +48,9 @@ class Runner:
             searched += records
             rates[name] = winner(records)
             if rates[name]:
-                self.say(f"{name}: the learning rate with the lowest validation loss is {rates[name]:g}")
+                without = [record["method"].split()[-1] for record in records if record["status"] != "done"]
+                beside = f" (without {', '.join(without)}, which failed)" if without else ""
+                self.say(f"{name}: the learning rate with the lowest validation loss is {rates[name]:g}{beside}")
         cells = grid.cells(rates)
         return searched + self.finish([cell for cell in cells if not cell.search]) + self._without_rate(cells)
 

@@ -79,6 +79,14 @@ def read(path: Path) -> dict[str, Any] | None:
     return record
 
 
+def whole(path: Path) -> dict[str, Any] | None:
+    """A record that is only kept to go on from: None where it is damaged, so that it is made anew."""
+    try:
+        return read(path)
+    except ValueError:
+        return None
+
+
 def finished(path: Path, key: str) -> dict[str, Any] | None:
     """The record at a place, if it is of that key and done."""
     record = read(path)

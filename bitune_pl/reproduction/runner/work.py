@@ -5,7 +5,6 @@ that was stopped goes on from its last checkpoint where there is one, and starts
 does not know of tables.
 """
 
-import json
 import os
 import resource
 import shutil
@@ -127,7 +126,7 @@ def _placed(said: Any, folders: dict[str, str | None]) -> Any:
 def _train(job: Job, where: Places, settings: dict[str, Any]) -> dict[str, Any]:
     """What is known of the training, which is done unless it was before."""
     place = where.training(job.run)
-    if (known := places.read(place / "trained.json")) and Path(known["run"], "model").is_dir():
+    if (known := places.whole(place / "trained.json")) and Path(known["run"], "model").is_dir():
         return known
     resumed = _unfinished(place)
     argv = ["--resume", str(resumed)] if resumed else ["--config", str(_config(job, place, settings))]
@@ -136,6 +135,9 @@ def _train(job: Job, where: Places, settings: dict[str, Any]) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     (run,) = (path.parent for path in place.glob("*/*/config.yaml"))
     known = readings.training(run) | {"lr": settings["model"]["lr"], "device": readings.device_name()}
+    if known["loss_validation"] is None and settings["trainer"].get("limit_val_batches") != 0:
+        shutil.rmtree(place, ignore_errors=True)
+        raise ValueError("The run has no validation loss: its events are damaged. The same command trains it anew.")
     known |= {"run": str(run), "resumed": bool(resumed)}
     known["train_seconds"] = readings.seconds_of_updates(run) if resumed else seconds
     places.write(place / "trained.json", known)
@@ -190,10 +192,10 @@ def _evaluate(job: Job, where: Places, settings: dict[str, Any], run: str | None
         asked += ["--run", run] if run else ["--base", settings["model"]["base"]]
         asked += ["--limit", str(limit)] if limit else []
         asked += ["--data.root", job.root] if job.root else []
-        if not files[-1].is_file():  # else an earlier process was stopped between two limits
+        if not places.whole(files[-1]):  # else an earlier process was stopped between two limits
             evaluate.main(asked)
     seconds = time.perf_counter() - start
-    found = readings.scores(tasks, [json.loads(file.read_text()) for file in files])
+    found = readings.scores(tasks, [places.read(file) for file in files])
     for file in files:
         file.unlink()
     return found | {"evaluate_seconds": seconds, "versions": readings.versions()}

@@ -32,6 +32,8 @@ class AlphaMaps(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         total = int(trainer.estimated_stepping_batches)
         self.every, self.seen, self.drawn = max(1, total // MAPS), trainer.global_step, trainer.global_step
+        if self.seen == 0 and self.update_log.alphas:
+            self._remember(0, list(self.update_log.alphas.values()), trainer.log_every_n_steps)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args) -> None:
         update, alphas = trainer.global_step, self.update_log.alphas

@@ -4,6 +4,7 @@ Alpha starts at 1/2, which is white here: orange blocks take more from the secon
 """
 
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -83,7 +84,7 @@ def _label(
     draw: ImageDraw.ImageDraw, box: tuple, title: str, updates: Sequence[int], layers: int, width: float
 ) -> None:
     (left, top, right, bottom), ink, font = box, "black", ImageFont.load_default(13)
-    draw.text((left, top - 7), title, ink, font, anchor="ls")
+    draw.text((left, top - 7), f"{title}, colours: {0.5 - width:.2f} to {0.5 + width:.2f}", ink, font, anchor="ls")
     draw.text(((left + right) / 2, bottom + 34), "update", ink, font, anchor="ms")
     cell = (bottom - top) / layers
     for layer in ticks(0, layers - 1):
@@ -103,7 +104,7 @@ def ticks(first: int, last: int, most: int = 6) -> list[int]:
     >>> ticks(1, 1000)
     [1, 200, 400, 600, 800, 1000]
     """
-    steps = (base * 10**power for power in range(12) for base in (1, 2, 5))
+    steps = (base * 10**power for power in count() for base in (1, 2, 5))
     step = next(step for step in steps if (last - first) / step <= most - 1)
     round_ones = range((first // step + 1) * step, last + 1, step)
     return [first, *(tick for tick in round_ones if tick - first >= step / 2)]

@@ -25,7 +25,8 @@ LAYOUT = {
     "training": {
         "loss": ["Multiline", ["^loss/"]],
         "scores": ["Multiline", ["^accuracy/", "^eval/"]],
-        "gradient norms": ["Multiline", ["^gradient_norm/"]],
+        "gradient norms of the adapters": ["Multiline", ["^gradient_norm/(?!theta|all)"]],
+        "gradient norm of theta": ["Multiline", ["^gradient_norm/theta$"]],
         "learning rate": ["Multiline", ["^learning_rate$"]],
     },
 }
@@ -48,7 +49,8 @@ class Overview(Callback):
         settings = settings_of(trainer, pl_module)
         weights = "" if settings["adapter_settings"] == "none" else f" {settings['adapter_settings']}"
         # With more than three settings, the scores lie outside the window.
-        entry = {"method": f"{settings['method']}, {settings['adapter']}{weights}"}
+        start = f", theta_init {settings['theta_init']}" if pl_module.method.mixing else ""
+        entry = {"method": f"{settings['method']}, {settings['adapter']}{weights}{start}"}
         entry |= {name: settings[name] for name in ("lr", "seed")}
         definition, start, self.end = hparams(entry, dict.fromkeys(SCORES, 0.0))
         log_text(trainer, "settings", as_table(settings))

@@ -23,12 +23,13 @@ from bitune_pl.training.dashboard.events import log_scalars
 class UpdateLog(Callback):
     """Measures every update, and logs every `trainer.log_every_n_steps`th.
 
-    `latest` are the scalars of the last update, `alphas` its ratios by block (empty before the first that is logged, and
-    without mixing). Seconds and tokens count from the start of the run, resumed or not, validations left out.
+    `latest` are the scalars of the last update, `alphas` the ratios by block that were logged last (empty without
+    mixing), first those at update 0, before training. Seconds and tokens count from the start of the run, resumed or
+    not, validations left out.
     """
 
     def __init__(self) -> None:
-        self.seconds, self.tokens = 0.0, 0
+        self.seconds, self.tokens, self.memory = 0.0, 0, 0.0
         self.latest: dict[str, float] = {}
         self.alphas: dict[str, list[float]] = {}
 
@@ -37,6 +38,9 @@ class UpdateLog(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.updates, self.gradients = trainer.global_step, {}
+        self.alphas = to_host(pl_module.model.alphas())
+        if trainer.global_step == 0 and self.alphas:
+            log_scalars(trainer, by_block(self.alphas))
         self.start = time.perf_counter()
         self._begin()
 
@@ -62,7 +66,7 @@ class UpdateLog(Callback):
         self._begin()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit":
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             scores = {n: v for n, v in trainer.callback_metrics.items() if n.endswith("/validation")}
             log_scalars(trainer, {name: value for name, (value,) in to_host(scores).items()})
             self.start = time.perf_counter()  # the time of a validation is not the time of an update
@@ -88,20 +92,21 @@ class UpdateLog(Callback):
         now, tokens = time.perf_counter(), int(found["tokens"][0])
         seconds, self.start = now - self.start, now
         self.seconds, self.tokens = self.seconds + seconds, self.tokens + tokens
+        self.memory = max(self.memory, peak_memory(device))
         return {
             "loss/train": found["loss"][0],
             "learning_rate": self.rate,
             "tokens_per_second": tokens / seconds,
             "cost/seconds": self.seconds,
             "cost/tokens": self.tokens,
-            "cost/peak_memory_gb": peak_memory(device),
+            "cost/peak_memory_gb": self.memory,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "tokens": self.tokens}
+        return {"seconds": self.seconds, "tokens": self.tokens, "memory": self.memory}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seconds, self.tokens = state["seconds"], state["tokens"]
+        self.seconds, self.tokens, self.memory = state["seconds"], state["tokens"], state.get("memory", 0.0)
 
 
 def to_host(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:

@@ -4,6 +4,29 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
+_ALPHA = (
+    "Share of the second pass in the {} that the answer attends to: 0 is the causal pass alone, 1 the second pass alone "
+    "(in Bitune the bidirectional one); 1/2 before training. {}"
+)
+DESCRIPTIONS = {
+    "alpha_k/layer_": _ALPHA.format("keys", "One curve for each block, the first one is 0."),
+    "alpha_v/layer_": _ALPHA.format("values", "One curve for each block, the first one is 0."),
+    "alpha_k/": _ALPHA.format("keys", "Over all blocks."),
+    "alpha_v/": _ALPHA.format("values", "Over all blocks."),
+    "gradient_norm/": "Norm of the gradient of an update, before it is clipped: of all that is trained, or of a part.",
+    "loss/train": "Loss of the whole update: micro-batches and ranks together.",
+    "accuracy/untuned": "Share of validation questions that the base gets right as it was pretrained.",
+    "accuracy/validation": "Share of validation questions whose right choice is the likeliest.",
+    "tokens_per_second": "Tokens of prompts and answers, each counted once; validations left out.",
+    "cost/": "Since the start of the run, validations left out.",
+}
+"""What a curve is, by how its name begins; the first one that fits."""
+
+
+def description(tag: str) -> str:
+    """What TensorBoard shows of a curve beside its name; empty where the name says it."""
+    return next((text for start, text in DESCRIPTIONS.items() if tag.startswith(start)), "")
+
 
 @dataclass(frozen=True)
 class Answered:

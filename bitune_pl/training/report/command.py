@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bitune_pl.arguments import Arguments
+from bitune_pl.data.files import put
 
 
 def main(argv: list[str]) -> None:
@@ -19,7 +20,8 @@ def main(argv: list[str]) -> None:
     from bitune_pl.training.report.record import read
 
     record = read(folder)
-    out.write_text(page(record, None if args.without_checks else _checks(record)), encoding="utf-8")
+    text = page(record, None if args.without_checks else _checks(record))
+    put(out, text.encode("utf-8", "backslashreplace").decode())  # a name on the disk may be no text
     print(f"The page is in {out}.")
 
 
@@ -37,7 +39,7 @@ def _checks(record):
     """The rungs of `bitune verify` for the run's decoder and method, or why they cannot be climbed."""
     from bitune_pl.training.report.proof import climb
 
-    model = record.plain_config.get("model") or {}
+    model = record.section("model")
     base, method, adapter = (
         model.get(name, default) for name, default in (("base", "smollm2"), ("method", "bitune"), ("adapter", "lora"))
     )

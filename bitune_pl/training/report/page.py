@@ -15,6 +15,7 @@ from bitune_pl.training.report.record import Curve, Record
 
 METRICS = ("acc", "acc_norm", "exact_match_strict", "exact_match_flexible")
 UNTUNED = "accuracy/untuned"
+PARTS = ("causal", "bidirectional", "theta", "start_token")
 NAMES = {"alpha_k": "alpha_k (keys)", "alpha_v": "alpha_v (values)"}
 
 
@@ -38,9 +39,9 @@ def page(record: Record, checks: Sequence[Step] | str | None = None) -> str:
 
 
 def _status(record: Record) -> str:
-    model = record.plain_config.get("model") or {}
+    model = record.section("model")
     said = lambda name, default: escape(record.settings.get(name) or str(model.get(name, default)))  # noqa: E731
-    source = record.settings.get("source") or (record.plain_config.get("data") or {}).get("source", "categories")
+    source = record.settings.get("source") or record.section("data").get("source", "categories")
     what = f"{said('base', 'smollm2')}, method {said('method', 'bitune')}, adapter {said('adapter', 'lora')}"
     return f"{what}, trained on {escape(str(source))}. <b>{_progress(record)}</b>"
 
@@ -49,7 +50,12 @@ def _progress(record: Record) -> str:
     if not record.curves:
         return "This run has no TensorBoard events, so there are no curves to show."
     if record.planned is not None and record.updates < record.planned:
-        return f"Unfinished: {record.updates} of {record.planned} updates so far."
+        done = f"{record.updates} of {record.planned} updates"
+        return f"Ended early: {done}." if record.ended else f"Unfinished: {done} so far."
+    if not (record.ended or (record.folder / "model").is_dir()):
+        return (
+            f"Stopped after {record.updates} updates, with no model kept yet: bitune fit --resume goes on from there."
+        )
     return f"Finished: {record.updates} updates."
 
 
@@ -91,8 +97,8 @@ def _more_curves(record: Record) -> str:
     if ratios:
         means = {name: (updates, alphas.mean(1).tolist()) for name, (updates, alphas) in ratios.items()}
         band = {n: ((u, a.min(1).tolist()), (u, a.max(1).tolist())) for n, (u, a) in ratios.items()}
-        charts.append(line_chart("mean of the blocks", means, band))
-    if norms := _lines(record, {name: f"gradient_norm/{name}" for name in ("causal", "bidirectional", "theta")}):
+        charts.append(line_chart("mean (shaded: lowest to highest)", means, band))
+    if norms := _lines(record, {name: f"gradient_norm/{name}" for name in PARTS}):
         charts.append(line_chart("gradient norm", norms, log=True))
     if speed := _lines(record, {"tokens": "tokens_per_second"}):
         charts.append(line_chart("tokens per second", speed))
@@ -100,10 +106,7 @@ def _more_curves(record: Record) -> str:
 
 
 def _lines(record: Record, tags: dict[str, str]) -> dict[str, Curve]:
-    """The curves that there are; what was scored once, before training, is a level."""
-    found = {name: record.curves[tag] for name, tag in tags.items() if tag in record.curves}
-    level = {name: ([0, record.updates], [record.last(UNTUNED)] * 2) for name in found if tags[name] == UNTUNED}
-    return found | level
+    return {name: record.curves[tag] for name, tag in tags.items() if tag in record.curves}
 
 
 def _alpha(record: Record) -> str:
@@ -118,7 +121,10 @@ def _alpha(record: Record) -> str:
     charts.append(dot_chart("last alpha", final))
     rows = [(str(i), f"{k:.4f}", f"{v:.4f}") for i, (k, v) in enumerate(zip(*final.values(), strict=True))]
     numbers = f"<details><summary>Numbers of each block</summary>{_table(('block', *final), rows)}</details>"
-    about = "Share of the second reading in each block's keys and values; 1/2 at the start."
+    about = (
+        "Share of the second pass (in Bitune the bidirectional one) in each block's keys and values: 0 is the causal pass "
+        "alone; 1/2 before training."
+    )
     return _section(f'Alpha <span class="soft small">{about}</span>', f"{_charts(charts)}{numbers}")
 
 
@@ -129,7 +135,8 @@ def _samples(record: Record) -> str:
         f"<h3>right answer</h3><pre>{escape(answered.right_answer.strip())}</pre></div>"
         for update, answered in record.samples
     ]
-    return _section("Answers to validation prompts", _grid("samples", cards)) if cards else ""
+    about = '<span class="soft small">Written freely; accuracy asks which of the choices is the likeliest.</span>'
+    return _section(f"Answers to validation prompts {about}", _grid("samples", cards)) if cards else ""
 
 
 def _results(record: Record) -> str:
@@ -145,20 +152,22 @@ def _results(record: Record) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and -math.inf < value < math.inf and abs(value) < 1e300
 
 
 def _cost(record: Record) -> str:
     seconds, tokens, last = record.last("cost/seconds"), record.last("cost/tokens"), record.last
     rows = []
     if seconds and tokens:
+        counted = record.curves["cost/seconds"][0][-1]
         rows += [
-            ("training, without validation", _duration(seconds)),
-            ("time of an update", f"{seconds / record.updates:.2f} s"),
+            (f"training up to update {counted}, without validation", _duration(seconds)),
+            ("time of an update", f"{seconds / max(1, counted):.2f} s"),
             ("tokens", f"{tokens:,.0f}"),
             ("tokens per second", f"{tokens / seconds:,.0f}"),
-            ("peak memory", f"{last('cost/peak_memory_gb'):.2f} GB"),
         ]
+    if gb := last("cost/peak_memory_gb"):
+        rows.append(("peak memory", f"{gb:.2f} GB"))
     return _section("Cost", _table(("", ""), rows, texts=(0,))) if rows else ""
 
 

@@ -31,6 +31,7 @@ class Record:
         curves: scalars by their tags.
         settings: all settings, if its events say them.
         samples: answers to validation prompts, each with the update they are of; the last of each prompt.
+        ended: whether its events say that its training came to an end.
         results: what `bitune evaluate --out` wrote beside it, by file name.
     """
 
@@ -39,12 +40,18 @@ class Record:
     curves: dict[str, Curve] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     samples: list[tuple[int, Answered]] = field(default_factory=list)
+    ended: bool = False
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def plain_config(self) -> dict[str, Any]:
         """The config as values."""
         return yaml.safe_load(self.config) or {}
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A part of the config; empty where it is missing, or something else."""
+        said = self.plain_config.get(name)
+        return said if isinstance(said, dict) else {}
 
     @property
     def updates(self) -> int:
@@ -54,8 +61,8 @@ class Record:
     @property
     def planned(self) -> int | None:
         """How many updates it was to have, if that is known."""
-        said = self.settings.get("updates") or (self.plain_config.get("trainer") or {}).get("max_steps")
-        return int(said) if said is not None and int(said) > 0 else None
+        said = str(self.settings.get("updates") or self.section("trainer").get("max_steps"))
+        return int(said) if said.isdecimal() and int(said) else None
 
     def last(self, tag: str) -> float | None:
         """The last value of a curve."""
@@ -76,11 +83,11 @@ def read(folder: Path) -> Record:
         FileNotFoundError: if the folder is not that of a run.
         ValueError: if its config cannot be read.
     """
-    config = (existing_run(folder) / "config.yaml").read_text()
+    config = (existing_run(folder) / "config.yaml").read_text(encoding="utf-8", errors="backslashreplace")
     record = Record(folder, config, results=_results(folder))
     try:
         valid = isinstance(record.plain_config, dict)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         valid = False
     if not valid:
         raise ValueError(f"{folder / 'config.yaml'} cannot be read as a config; it may be cut short.")
@@ -104,7 +111,10 @@ def _take_events(record: Record) -> None:
     texts = {tag: events.Tensors(tag)[-1] for tag in events.Tags()["tensors"]}
     if "settings" in texts:
         record.settings = from_table(_text(texts["settings"]))
-    samples = sorted((tag for tag in texts if tag.startswith("samples/")), key=lambda tag: int(tag.split("/")[1]))
+    record.ended = "_hparams_/session_end_info" in events.summary_metadata
+    samples = sorted(
+        (tag for tag in texts if re.fullmatch(r"samples/\d+", tag)), key=lambda tag: int(tag.split("/")[1])
+    )
     record.samples = [(texts[tag].step, Answered.read(_text(texts[tag]))) for tag in samples]
 
 
@@ -118,7 +128,7 @@ def _results(folder: Path) -> dict[str, dict[str, Any]]:
     for path in sorted(folder.glob("*.json")):
         try:
             said = json.loads(path.read_text())
-        except (ValueError, OSError):
+        except (ValueError, OSError, RecursionError):
             continue
         tasks = said.get("tasks") if isinstance(said, dict) else None
         if isinstance(tasks, dict) and all(isinstance(scores, dict) for scores in tasks.values()):
