@@ -168,6 +168,8 @@ def _model(said: Any) -> str:
     said = said if isinstance(said, dict) else {}
     method = said.get("method")
     fields = ", ".join(f"{name} {value}" for name, value in method.items()) if isinstance(method, dict) else method
+    if (fields, said.get("adapter")) == ("plain", "none"):
+        return f"{said.get('base')} as pretrained"
     what = ", ".join(str(part) for part in (fields, said.get("adapter")) if part)
     return f"{what} on {said['base']}" if what and said.get("base") else what or str(said.get("base") or "")
 

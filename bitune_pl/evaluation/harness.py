@@ -154,9 +154,9 @@ class BituneLM(TemplateLM):
     def _read(self, samples: list[Sample]) -> Iterator[Scored]:
         """One forward pass: the score of each answer of each sample, one after the other."""
         layout, hidden, head = self.model.read(samples)
-        targets = torch.cat([answer for sample in samples for answer in sample.answers]).to(hidden.device)
+        tokens = torch.cat([answer for sample in samples for answer in sample.answers]).to(hidden.device)
         vocab = self.model.decoder.get_output_embeddings().weight.shape[0]
-        found = likelihood.log_likelihood_and_best(hidden, layout.predicting(), targets, head, vocab)
+        found = likelihood.log_likelihood_and_best(hidden, layout.predicting(), tokens, head, vocab)
         likelihoods, best = (chain.from_iterable(per_answer(flat.cpu(), layout)) for flat in found)
         return [(float(t.sum(dtype=torch.float64)), bool(b.all())) for t, b in zip(likelihoods, best, strict=True)]
 

@@ -27,18 +27,18 @@ _NOTHING = torch.iinfo(torch.long).min
 
 
 def log_likelihood(
-    hidden: Float[Tensor, "answer hidden"], targets: Int[Tensor, "answer"], head: Head, frozen_head: bool, vocab: int
+    hidden: Float[Tensor, "answer hidden"], tokens: Int[Tensor, "answer"], head: Head, frozen_head: bool, vocab: int
 ) -> Float[Tensor, "answer"]:
-    """Log-probability of each target token, in float32 or wider.
+    """Log-probability of each answer token, in float32 or wider.
 
     Args:
-        hidden: the decoder's last hidden state at the places that predict a target.
+        hidden: the decoder's last hidden state at the places that predict an answer token.
         head: the decoder's output layer, with its own scaling and soft-capping.
         frozen_head: whether nothing in `head` is trained.
         vocab: number of logits at each place.
     """
     places = max(1, CHUNK // vocab)
-    pieces = zip(hidden.split(places), targets.split(places), strict=True)
+    pieces = zip(hidden.split(places), tokens.split(places), strict=True)
     if not torch.is_grad_enabled() or not hidden.requires_grad:
         scored = [_score(h, t, head) for h, t in pieces]
     elif frozen_head:
@@ -52,43 +52,43 @@ def log_likelihood(
 def log_likelihood_and_best(
     hidden: Float[Tensor, "places hidden"],
     predicting: Int[Tensor, "answer"],
-    targets: Int[Tensor, "answer"],
+    tokens: Int[Tensor, "answer"],
     head: Head,
     vocab: int,
 ) -> tuple[Float[Tensor, "answer"], Bool[Tensor, "answer"]]:
-    """As `log_likelihood`, without gradients, and whether each target token is the likeliest one at its place.
+    """As `log_likelihood`, without gradients, and whether each answer token is the likeliest one at its place.
 
     Args:
         hidden: the decoder's last hidden state at each place, whose logits are made once.
-        predicting: the place of each target token.
+        predicting: the place of each answer token.
     """
     dtype = torch.promote_types(hidden.dtype, torch.float32)
-    scores, best = hidden.new_empty(len(targets), dtype=dtype), torch.empty_like(targets, dtype=torch.bool)
+    scores, best = hidden.new_empty(len(tokens), dtype=dtype), torch.empty_like(tokens, dtype=torch.bool)
     size = max(1, CHUNK // vocab)
     for start in range(0, len(hidden), size):
         here = ((predicting >= start) & (predicting < start + size)).nonzero().squeeze(1)
         logits, rows = head(hidden[start : start + size]).to(dtype), predicting[here] - start
-        chosen = logits[rows, targets[here]]
+        chosen = logits[rows, tokens[here]]
         scores[here] = chosen - logits.logsumexp(1)[rows]
-        best[here] = logits.argmax(1)[rows] == targets[here]
+        best[here] = logits.argmax(1)[rows] == tokens[here]
     return scores, best
 
 
-def _score(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
+def _score(hidden: Tensor, tokens: Tensor, head: Head) -> Tensor:
     logits = head(hidden)
     wide = torch.promote_types(logits.dtype, torch.float32)
-    # A target of -100 would count as certain and learned; here nothing is ignored, so that it is an error.
-    return -F.cross_entropy(logits.to(wide), targets, reduction="none", ignore_index=_NOTHING)
+    # A token of -100 would count as certain and learned; here nothing is ignored, so that it is an error.
+    return -F.cross_entropy(logits.to(wide), tokens, reduction="none", ignore_index=_NOTHING)
 
 
 class _ScoreWithGradient(torch.autograd.Function):
     """`_score`, whose gradient with respect to `hidden` is computed in the forward pass: each place depends on itself only."""
 
     @staticmethod
-    def forward(ctx, hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
+    def forward(ctx, hidden: Tensor, tokens: Tensor, head: Head) -> Tensor:
         leaf = hidden.detach().requires_grad_()
         with torch.enable_grad():
-            scores = _score(leaf, targets, head)
+            scores = _score(leaf, tokens, head)
             (slope,) = torch.autograd.grad(scores.sum(), leaf)
         ctx.save_for_backward(slope)
         return scores.detach()

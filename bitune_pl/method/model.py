@@ -73,7 +73,7 @@ class Bitune(nn.Module):
             adapter_settings: PEFT settings to use in place of the paper's, such as `{"r": 16}`.
             start_token: None if prompts end in a token of their own, or `<sep>` for a new one whose embedding is learned; every
                 prompt then ends in `model.start_token_id`.
-            paper_targets: adapt the layers that the published code does (`*_proj`) and not all linear ones; see `targets.py`.
+            paper_targets: adapt the layers that the published code does (`*_proj`) and not all linear ones; see `tokens.py`.
 
         Raises:
             ValueError: if a name is unknown, a number out of range, or the decoder cannot be served.
@@ -167,11 +167,11 @@ class Bitune(nn.Module):
         if not len(samples):
             return []
         layout, hidden, head = self.read(samples)
-        targets = [answer for sample in samples for answer in sample.answers]
-        targets = torch.cat(targets).to(hidden.device) if targets else layout.input_ids[0, :0]
+        tokens = [answer for sample in samples for answer in sample.answers]
+        tokens = torch.cat(tokens).to(hidden.device) if tokens else layout.input_ids[0, :0]
         output = self.decoder.get_output_embeddings()
         frozen, vocab = not any(p.requires_grad for p in output.parameters()), output.weight.shape[0]
-        return per_answer(likelihood.log_likelihood(layout.spread(hidden), targets, head, frozen, vocab), layout)
+        return per_answer(likelihood.log_likelihood(layout.spread(hidden), tokens, head, frozen, vocab), layout)
 
     def loss(
         self, samples: Sequence[Sample], weighting: Weighting = "sample", denominator: float | None = None

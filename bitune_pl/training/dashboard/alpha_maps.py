@@ -49,7 +49,7 @@ class AlphaMaps(Callback):
             self._draw(trainer)
 
     def _remember(self, update: int, row: list[list[float]], logged_every: int) -> None:
-        """Add the ratios of an update; when there are too many, keep every other one and the last."""
+        """Add the alphas of an update; when there are too many, keep every other one and the last."""
         self.updates.append(update)
         self.rows.append(row)
         if len(self.updates) > 1 and (self.updates[-2] // logged_every) % self.stride:

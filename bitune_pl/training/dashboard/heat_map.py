@@ -45,7 +45,7 @@ def heat_map(
     Args:
         title: what stands above the map.
         updates: which updates, rising; each is drawn until the next one.
-        alphas: their ratios.
+        alphas: those of their blocks.
     """
     width, (wide, high) = span(alphas), SIZE
     image = Image.new("RGB", SIZE, "white")

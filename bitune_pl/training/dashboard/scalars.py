@@ -23,7 +23,7 @@ from bitune_pl.training.dashboard.events import log_scalars
 class UpdateLog(Callback):
     """Measures every update, and logs every `trainer.log_every_n_steps`th.
 
-    `latest` are the scalars of the last update, `alphas` the ratios by block that were logged last (empty without
+    `latest` are the scalars of the last update, `alphas` those of the blocks that were logged last (empty without
     mixing), first those at update 0, before training. Seconds and tokens count from the start of the run, resumed or
     not, validations left out.
     """

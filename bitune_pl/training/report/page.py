@@ -93,10 +93,10 @@ def _more_curves(record: Record) -> str:
     """Those that fewer readers look for, scores of tasks first."""
     tasks = {tag: {tag: tag} for tag in record.curves if tag.startswith("eval/")}
     charts = [line_chart(title, _lines(record, tags)) for title, tags in tasks.items()]
-    ratios = {name: record.alphas(name) for name in NAMES if record.alphas(name)[0]}
-    if ratios:
-        means = {name: (updates, alphas.mean(1).tolist()) for name, (updates, alphas) in ratios.items()}
-        band = {n: ((u, a.min(1).tolist()), (u, a.max(1).tolist())) for n, (u, a) in ratios.items()}
+    found = {name: record.alphas(name) for name in NAMES if record.alphas(name)[0]}
+    if found:
+        means = {name: (updates, alphas.mean(1).tolist()) for name, (updates, alphas) in found.items()}
+        band = {n: ((u, a.min(1).tolist()), (u, a.max(1).tolist())) for n, (u, a) in found.items()}
         charts.append(line_chart("mean (shaded: lowest to highest)", means, band))
     if norms := _lines(record, {name: f"gradient_norm/{name}" for name in PARTS}):
         charts.append(line_chart("gradient norm", norms, log=True))
@@ -110,14 +110,14 @@ def _lines(record: Record, tags: dict[str, str]) -> dict[str, Curve]:
 
 
 def _alpha(record: Record) -> str:
-    ratios = {name: record.alphas(name) for name in NAMES}
+    found = {name: record.alphas(name) for name in NAMES}
     if (
-        not all(updates for updates, _ in ratios.values())
-        or len({alphas.shape[1] for _, alphas in ratios.values()}) > 1
+        not all(updates for updates, _ in found.values())
+        or len({alphas.shape[1] for _, alphas in found.values()}) > 1
     ):
         return ""
-    final = {name: alphas[-1].tolist() for name, (_, alphas) in ratios.items()}
-    charts = [heat_map(NAMES[name], updates, alphas) for name, (updates, alphas) in ratios.items()]
+    final = {name: alphas[-1].tolist() for name, (_, alphas) in found.items()}
+    charts = [heat_map(NAMES[name], updates, alphas) for name, (updates, alphas) in found.items()]
     charts.append(dot_chart("last alpha", final))
     rows = [(str(i), f"{k:.4f}", f"{v:.4f}") for i, (k, v) in enumerate(zip(*final.values(), strict=True))]
     numbers = f"<details><summary>Numbers of each block</summary>{_table(('block', *final), rows)}</details>"

@@ -69,7 +69,7 @@ class Record:
         return self.curves[tag][1][-1] if tag in self.curves else None
 
     def alphas(self, name: str) -> tuple[list[int], np.ndarray]:
-        """Updates at which every block has its ratio, and ratios of shape `(updates, layers)`; both empty without mixing."""
+        """Updates at which every block has its alpha, and alphas of shape `(updates, layers)`; both empty without mixing."""
         tags = sorted(tag for tag in self.curves if re.fullmatch(rf"{name}/layer_\d+", tag))
         blocks = [dict(zip(*self.curves[tag], strict=True)) for tag in tags]
         updates = sorted(set.intersection(*map(set, blocks))) if blocks else []
