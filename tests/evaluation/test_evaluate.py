@@ -319,8 +319,9 @@ QUESTION = {"question": "Which?", "choices": ["one", "two"], "answer": 1}
 def test_of_a_users_own_file_every_row_is_scored_and_those_left_out_are_told(tiny_base, in_tmp_path, tmp_path, capsys):
     rows = [QUESTION | {"question": f"Which {i}?"} for i in range(12)] + [QUESTION | {"question": " "}]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert main(["evaluate", "--base", tiny_base, "--tasks", "mine.jsonl", "--out", "r.json"]) == 0
-    assert json.loads((tmp_path / "r.json").read_text())["tasks"]["mine.jsonl"]["n"] == 12
+    assert main(["evaluate", "--base", tiny_base, "--tasks", "mine.jsonl,./mine.jsonl", "--out", "r.json"]) == 0
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["tasks"]["mine.jsonl"]["n"] == len(found["questions"]) == 12, "the same file is one task"
     said = capsys.readouterr().err
     assert "note: mine.jsonl (test), rows scored: 12 of 13: 1 " in said and "mine.jsonl line 13" in said
 
