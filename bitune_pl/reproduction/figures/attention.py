@@ -5,13 +5,16 @@ the start token, is not read twice and so is in neither. Colours are logarithmic
 attention on the first token; keys that a query cannot see are grey.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from torch import LongTensor
 
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.method.model import Bitune
@@ -23,6 +26,8 @@ TOKEN = 0.088
 """Inches of a token's label and of its row: letters of 5 points stay apart."""
 LETTER, SMALLEST, GAP, BAR = 0.047, 1.8, 0.2, 0.75
 """Inches of a letter of a label, of the smallest map, between maps, and of the colour bar with its numbers."""
+LONGEST, MOST = 256, 1024
+"""Tokens of a question, and of all questions of a figure: more take gigabytes to draw, and nobody could read them."""
 LOWEST, HIGHEST = 1e-3, 1.0
 """Ends of the colours; a weight below the first has its colour."""
 
@@ -41,16 +46,32 @@ class Question:
 
 
 def read_question(model: Bitune, encoder: Encoder, prompt: str) -> Question:
-    """Read a prompt and keep what was attended to.
+    """Read one prompt: see `read_questions`."""
+    return read_questions(model, encoder, [prompt])[0]
+
+
+def read_questions(model: Bitune, encoder: Encoder, prompts: Sequence[str]) -> list[Question]:
+    """Read prompts and keep what was attended to.
 
     Raises:
-        ValueError: if the prompt is a start token alone.
+        ValueError: if a prompt is a start token alone, or has more tokens than can be drawn; before the model is asked.
     """
-    import torch
+    encoded = [encoder.prompt(prompt) for prompt in prompts]
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        if len(ids) < 2:
+            raise ValueError(
+                f"The prompt {prompt!r} is a start token alone, of which nothing is read: give it more text."
+            )
+    lengths = [len(ids) * model.method.prompt_copies for ids in encoded]
+    if max(lengths) > LONGEST or sum(lengths) > MOST:
+        raise ValueError(
+            f"A figure of attention has room for {LONGEST:,} tokens a question and {MOST:,} in all, and these questions have "
+            f"up to {max(lengths):,} and {sum(lengths):,} in all: ask shorter ones, or fewer."
+        )
+    return [_read(model, encoder, ids) for ids in encoded]
 
-    ids = encoder.prompt(prompt)
-    if len(ids) < 2:
-        raise ValueError(f"The prompt {prompt!r} is a start token alone, of which nothing is read: give it more text.")
+
+def _read(model: Bitune, encoder: Encoder, ids: LongTensor) -> Question:
     with attention_maps(model, mean_heads=True) as seen, torch.no_grad():
         model.read([Sample(ids)])
     name = (model.method.second_pass or "").replace("_", "-")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from bitune_pl.arguments import Arguments
 
+DEFAULT_SOURCE = "gsm8k"
+
 
 def main(argv: list[str]) -> None:
     """Draw a figure, write it and say where it is."""
@@ -40,6 +42,7 @@ def _blocks(args: Namespace) -> list[Path]:
 
 def _draw_runs(args: Namespace, function: str) -> list[Path]:
     _need_run(args)
+    _check_place(args.out)
     from bitune_pl.reproduction.figures import style  # before anything else that needs matplotlib
 
     style.check_ending(args.out)
@@ -53,15 +56,16 @@ def _attention(args: Namespace) -> list[Path]:
     _need_run(args)
     if len(args.run) > 1:
         raise ValueError("Attention maps are of one run: give one --run.")
+    _check_place(args.out)
     from bitune_pl.reproduction.figures import style
 
     style.check_ending(args.out)
     asked = _asked(args)
     from bitune_pl.evaluation.run import open_run
-    from bitune_pl.reproduction.figures.attention import draw_attention, read_question
+    from bitune_pl.reproduction.figures.attention import draw_attention, read_questions
 
     model, encoder, _ = open_run(args.run[0])
-    return style.save(draw_attention([read_question(model, encoder, prompt) for prompt in asked]), args.out)
+    return style.save(draw_attention(read_questions(model, encoder, asked)), args.out)
 
 
 def _samples(args: Namespace) -> list[Path]:
@@ -73,7 +77,8 @@ def _samples(args: Namespace) -> list[Path]:
 
     if args.out.suffix not in samples.FORMATS:
         raise ValueError(f"--out ends in {', '.join(samples.FORMATS)}, not in {args.out.suffix or 'nothing'}.")
-    examples = _examples(args)
+    _check_place(args.out)
+    examples = _examples(args, args.source or DEFAULT_SOURCE, only_worked=True)
     names, answers = zip(*_answered(args, examples), strict=True)
     samples.write(names, samples.rows(examples, answers), args.out)
     return [args.out]
@@ -99,32 +104,58 @@ def _need_run(args: Namespace) -> None:
         raise ValueError("Say what to draw: --run FOLDER, such as runs/smollm2/<date-time>-<seed>.")
 
 
+def _check_place(out: Path) -> None:
+    """Refuse a file that could not be written at the end."""
+    if not out.parent.is_dir():
+        raise ValueError(f"There is no folder {out.parent} to write {out.name} into: make it first.")
+    if out.suffix and out.is_dir():
+        raise ValueError(f"{out} is a folder: --out names the file to write.")
+
+
 def _asked(args: Namespace) -> list[str]:
     """The prompts that were given, written as GSM8K's are (Table 20), or those of the source."""
     if not args.prompt:
-        return [example.prompt for example in _examples(args)]
+        return [example.prompt for example in _examples(args, args.source or _own_source(args))]
     from bitune_pl.data.templates import WORDED_SUM
 
     return args.prompt if args.raw else [WORDED_SUM.fill({"question": prompt}) for prompt in args.prompt]
 
 
-def _examples(args: Namespace) -> Sequence:
-    """The first test questions of a source whose answers are worked out."""
+def _own_source(args: Namespace) -> str:
+    """What the run was trained on, where that is embedded and no other data is named."""
+    from bitune_pl.arguments import read_config
+    from bitune_pl.data.table import SOURCES
+
+    run = Path(args.run[0])
+    configs = [path for path in (run / "config.yaml", run.parent / "config.yaml") if path.is_file()]
+    data = read_config(configs[0]).get("data") if configs and not args.root else None
+    source = str(data.get("source", DEFAULT_SOURCE)) if isinstance(data, dict) else DEFAULT_SOURCE
+    return source if source in SOURCES and SOURCES[source].make else DEFAULT_SOURCE
+
+
+def _examples(args: Namespace, source: str, only_worked: bool = False) -> Sequence:
+    """The first test questions of a source."""
     if args.questions < 1:
         raise ValueError(f"--questions is a number of questions, at least 1, not {args.questions}.")
     from bitune_pl.data.sources import find, load
 
-    if not find(args.source).generated:
-        raise ValueError(f"{args.source} is answered by choosing: take a source of worked answers, gsm8k or sums.")
-    return load(args.source, "test", args.root, limit=args.questions).examples
+    if only_worked and not find(source).generated:
+        raise ValueError(f"{source} is answered by choosing: take a source of worked answers, gsm8k or sums.")
+    try:
+        return load(source, "test", args.root, limit=args.questions).examples
+    except ConnectionError as error:
+        reason = str(error).partition("; connect to")[0]
+        raise ConnectionError(
+            f"{reason}: give --data.source sums, which needs no network, or --data.root FOLDER, which holds {source}."
+        ) from error
 
 
 def _no_more(parser: Arguments) -> None:
     pass
 
 
-def _question_arguments(parser: Arguments, questions: int) -> None:
-    parser.add_argument("--data.source", dest="source", default="gsm8k", metavar="NAME", help="gsm8k (default) or sums")
+def _question_arguments(parser: Arguments, questions: int, sources: str) -> None:
+    parser.add_argument("--data.source", dest="source", metavar="NAME", help=sources)
     parser.add_argument(
         "--data.root", dest="root", metavar="FOLDER", help="local copies of the data sets; without it, the hub"
     )
@@ -138,13 +169,13 @@ def _attention_arguments(parser: Arguments) -> None:
         "--prompt", action="append", default=[], metavar="TEXT", help="a question in place of the source's; repeat it"
     )
     parser.add_argument("--raw", action="store_true", help="take --prompt as it is, not as a question")
-    _question_arguments(parser, 2)
+    _question_arguments(parser, 2, "any source; by default the run's own where it is categories or sums, else gsm8k")
 
 
 def _samples_arguments(parser: Arguments) -> None:
     parser.add_argument("--base", action="append", default=[], metavar="NAME", help="a decoder as pretrained")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="longest answer (256)")
-    _question_arguments(parser, 20)
+    _question_arguments(parser, 20, "gsm8k (default) or sums")
 
 
 _ENDINGS = {"": ".pdf, .svg or .png; without an ending, .pdf and .png", ".md": ".md, .html or .txt"}

@@ -51,15 +51,9 @@ def blank(width: float, height: float, rows: int = 1, columns: int = 1, **settin
 
 
 def check_ending(out: Path) -> None:
-    """Refuse a file that could not be written at the end.
-
-    Raises:
-        ValueError: if the name has the ending of no format, or its folder does not exist.
-    """
+    """Refuse a name that has the ending of no format."""
     if out.suffix and out.suffix not in FORMATS:
         raise ValueError(f"--out ends in {', '.join(FORMATS)}, or in nothing for .pdf and .png, not in {out.suffix}.")
-    if not out.parent.is_dir():
-        raise ValueError(f"There is no folder {out.parent} to write {out.name} into: make it first.")
 
 
 def save(figure: Figure, out: Path) -> list[Path]:

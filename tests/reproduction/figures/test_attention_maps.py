@@ -8,7 +8,7 @@ from bitune_pl import Sample
 from bitune_pl.data.sources import load
 from bitune_pl.evaluation.run import open_run
 from bitune_pl.method.recorder import attention_maps
-from bitune_pl.reproduction.figures.attention import draw_attention, read_question, visible
+from bitune_pl.reproduction.figures.attention import draw_attention, read_question, read_questions, visible
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,13 @@ def test_labels_do_not_overlap(opened):
 def test_a_run_without_a_second_pass_has_one_map(runs):
     opened = open_run(runs["plain"])
     assert list(read_question(opened.model, opened.encoder, "a b").maps) == ["causal pass"]
+
+
+@pytest.mark.parametrize("prompts", [["a " * 2000], ["a b"] * 600])
+def test_more_tokens_than_can_be_drawn_are_refused_before_the_model_is_asked(opened, monkeypatch, prompts):
+    monkeypatch.setattr(type(opened.model), "read", None)
+    with pytest.raises(ValueError, match="has room for 256 tokens a question and 1,024 in all"):
+        read_questions(opened.model, opened.encoder, prompts)
 
 
 @pytest.mark.parametrize(("token", "shown"), [(" the", "the"), ("\n\n", "↵↵"), (" ", "␣"), ("$", "$"), ("", "␣")])

@@ -1,11 +1,13 @@
 """`bitune figure`: one command each, files in every format, and mistakes in one sentence."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import bitune_pl.data.sources
 from bitune_pl.cli import main
 
 
@@ -30,6 +32,39 @@ def test_attention(runs, capsys):
     asked = ["--prompt", "Is it 3?", "--prompt", "Is it 4 or 5?"]
     assert main(["figure", "attention", "--run", runs["usual"], *asked]) == 0
     assert capsys.readouterr().out.split() == ["attention.pdf", "attention.png"]
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "argv", "asked"),
+    [
+        ("categories", [], "categories"),
+        ("sums", [], "sums"),
+        ("piqa", [], "gsm8k"),
+        ("sums", ["--data.root", "copies"], "gsm8k"),
+        ("sums", ["--data.source", "categories"], "categories"),
+    ],
+)
+def test_a_run_of_embedded_data_is_asked_that(runs, trained_on, argv, asked, tmp_path, monkeypatch):
+    run = shutil.copytree(runs["usual"], tmp_path / "run")
+    (run / "config.yaml").write_text(f"data: {{source: {trained_on}}}")
+    sources, load = [], bitune_pl.data.sources.load
+    monkeypatch.setattr(
+        "bitune_pl.data.sources.load", lambda name, *_, **__: sources.append(name) or load("sums", "test", limit=1)
+    )
+    assert main(["figure", "attention", "--run", str(run / "model"), *argv, "--out", "a.svg"]) == 0
+    assert sources == [asked]
+
+
+@pytest.mark.parametrize("kind", ["attention", "samples"])
+def test_what_the_hub_does_not_give_is_a_sentence(runs, kind, tmp_path, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise OSError("no route")
+
+    monkeypatch.setattr("datasets.load_dataset", refuse)
+    assert main(["figure", kind, "--run", runs["usual"], "--data.source", "gsm8k"]) == 2
+    said = capsys.readouterr().err
+    assert "openai/gsm8k could not be had from the Hugging Face hub (no route): give --data.source sums, which" in said
+    assert "or --data.root FOLDER" in said and len(said.splitlines()) == 1
 
 
 def test_samples(runs, capsys, tiny_base):
@@ -74,10 +109,14 @@ def test_gsm8k_from_local_copies(runs, shared):
             "nowhere does not exist: give the folder of a finished",
         ),
         (["attention", "--run", "USUAL", "--run", "PLAIN"], "Attention maps are of one run"),
-        (["attention", "--run", "USUAL", "--data.source", "categories"], "categories is answered by choosing"),
+        (["samples", "--run", "USUAL", "--data.source", "categories"], "categories is answered by choosing"),
         (["attention", "--run", "USUAL", "--data.root", "nowhere"], "There is no file nowhere/gsm8k"),
         (["samples", "--run", "USUAL", "--questions", "0"], "--questions is a number of questions"),
         (["samples", "--run", "USUAL", "--out", "a.pdf"], "--out ends in .txt, .md, .html"),
+        (["samples", "--run", "nowhere", "--out", "nowhere/a.md"], "There is no folder nowhere to write a.md into"),
+        (["samples", "--run", "nowhere", "--out", "folder.md"], "folder.md is a folder"),
+        (["attention", "--run", "nowhere", "--out", "nowhere/a.pdf", "--prompt", "a"], "There is no folder nowhere"),
+        (["attention", "--run", "USUAL", "--prompt", "a b" * 2000], "has room for 256 tokens a question"),
         (["alfa"], "There is no figure 'alfa'; the figures are alpha, blocks, attention, samples."),
         (["alpha", "--runs", "x"], "--runs"),
     ],
@@ -85,6 +124,7 @@ def test_gsm8k_from_local_copies(runs, shared):
 def test_a_mistake_is_one_sentence(argv, message, runs, capsys):
     Path("cell.json").write_text('{"model": "smollm2", "method": "LoRA", "seed": 42, "alpha": null}')
     Path("other.json").write_text("[]")
+    Path("folder.md").mkdir()
     Path("young").mkdir()
     Path("young/config.yaml").write_text("model: {method: bitune}")
     Path("young/events.out.tfevents.1").touch()
