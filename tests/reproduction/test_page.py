@@ -1,6 +1,8 @@
 """The page: one file without a network, well formed, with the numbers of the table."""
 
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -12,6 +14,7 @@ from bitune_pl.reproduction.tables.page import page
 from bitune_pl.reproduction.tables.published import PAPER
 from bitune_pl.reproduction.tables.rows import rows
 
+CHROMIUM = shutil.which("chromium")
 VOID = {"meta", "br", "hr", "img", "link"}
 
 
@@ -127,6 +130,62 @@ def test_the_page_says_what_differs_in_the_paper(read):
     for claim in PAPER["claims"]:
         assert (claim["says"] in read.said("td")) == ("table1" in claim["tables"])
     assert read.said("span").count("differs") == 2
+
+
+def said_of(*records):
+    return Read(page(rows([parse(record) for record in records])))
+
+
+def test_a_smoke_table_has_no_headline():
+    """Its numbers mean nothing."""
+    both = [cell(method, tasks=("categories",)) for method in ("LoRA", "Bitune")]
+    assert any("over LoRA" in said for said in said_of(*both).said("p"))
+    smoke = said_of(*(record | {"profile": "smoke"} for record in both))
+    assert not any("over LoRA" in said for said in smoke.said("p")) and "headline" not in str(smoke.of("p"))
+
+
+@pytest.mark.parametrize(
+    ("training", "told"),
+    [
+        (0.2, "0 seconds"),
+        (1.2, "1 second"),
+        (61, "61 seconds"),
+        (150, "2 minutes"),
+        (3600, "60 minutes"),
+        (9000, "2.5 hours"),
+    ],
+)
+def test_time_has_a_unit_that_fits(training, told):
+    said = said_of(cell("LoRA", train_seconds=training, evaluate_seconds=1.0)).said("p")
+    assert any(text.startswith(f"1 cell, {told} of training and 1 second of evaluation.") for text in said)
+
+
+def test_titles_say_what_stands_below_them(read):
+    assert "What was run here and in the paper" in read.said("h3")
+    assert "What the paper's text and its tables say" in read.said("h2")
+    assert {"holds", "differs"} <= set(read.said("span"))
+
+
+def test_the_headline_rounds_as_the_table_does():
+    """A loss of two answers in 10 000 is 0.0 in both."""
+    right = {"LoRA": [1] * 5000 + [0] * 5000, "Bitune": [1] * 4998 + [0] * 5002}
+    read = said_of(*(cell(method, tasks=(), right={"piqa": marks}) for method, marks in right.items()))
+    [headline] = [said for said in read.said("p") if "95 % interval" in said and "points over" in said]
+    assert headline.startswith("Bitune gains 0.0 points over LoRA on PIQA: 95 % interval -0.1 to 0.0, so zero")
+    assert "0.0" in read.said("span") and "+0.0" not in " ".join(read.said("p", "span", "title", "small"))
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine")
+def test_no_table_is_wider_than_a_window_of_1280(tmp_path):
+    much = {"train_seconds": 28_000.0, "evaluate_seconds": 12_000.0, "trained_parameters": 2_504_815_420}
+    methods = ("Full FT", "Bitune (Full FT)")
+    text = page(rows([parse(cell(method, table="table7", model="gemma3-270m", **much)) for method in methods]))
+    measure = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"<script>document.title = {measure}</script></body>"))
+    argv = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,800", "--dump-dom"]
+    done = subprocess.run([*argv, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=120)
+    assert re.search(r"<title>([0,]+)</title>", done.stdout)
 
 
 def test_the_page_says_what_was_run(read):

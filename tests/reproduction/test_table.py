@@ -280,6 +280,64 @@ def test_a_cell_that_contradicts_itself_is_refused():
         parse(record, "x.json")
 
 
+BIG = 10**401
+ODD = [BIG, math.nan, "x", [1], {"a": [1]}, True, None]
+
+
+@pytest.mark.parametrize("key", ["table", "profile", "model", "method", "seed", "status"])
+@pytest.mark.parametrize("value", [[1], {}, None, 1.5, True, "", "a\nb", "\ud800"], ids=repr)
+def test_a_needed_field_of_another_type_is_refused_by_name(key, value):
+    with pytest.raises(ValueError, match=f"x.json is (not a cell of a table: its {key} is|a damaged cell)"):
+        parse(cell("LoRA") | {key: value}, "x.json")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["settings", "scores", "right", "prompt_hash", "versions", "latency", "updates", "lr", "train_seconds", "evaluate_seconds",
+     "peak_memory_gb", "trained_parameters", "loss_validation", "run", "alpha", "error", "key", "device"],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ODD, ids=lambda value: f"{value!r:.5}")
+def test_an_odd_field_is_refused_by_the_name_of_its_file_or_does_no_harm(key, value, tmp_path):
+    folder = put(tmp_path / "cells", cell("Bitune") | {key: value}, cell("LoRA"))
+    try:
+        write(folder, tmp_path / "out")
+    except ValueError as error:
+        assert "smollm2--bitune--42.json" in str(error)
+    else:
+        assert not re.search(r"\b(nan|inf)\b", (tmp_path / "out" / "table1-cpu.html").read_text())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"settings": {"runs": [3]}},
+        {"settings": {"data": "x"}},
+        {"settings": {"runs": 5}},
+        {"scores": {"piqa": {"acc": BIG, "n": 100}}},
+        {"scores": {"piqa": {"acc": "0.5", "n": 100}}},
+        {"scores": {"piqa": {"acc": 0.5, "n": "100"}}},
+        {"scores": {"piqa": {"acc": 0.5}}},
+        {"scores": {"a\nb": {"acc": 0.5, "n": 100}}},
+        {"right": {"piqa": [[1], [0, 1]]}},
+        {"right": {"piqa": [[1, 0]]}},
+        {"lr": "0.001"},
+        {"trained_parameters": "4815420"},
+        {"latency": {"prefill_seconds": "fast"}, "table": "table4"},
+    ],
+)
+def test_a_damaged_cell_is_named(said):
+    with pytest.raises(ValueError, match="x.json is a damaged cell"):
+        parse(cell("LoRA") | said, "x.json")
+
+
+@pytest.mark.parametrize("levels", [30, 900, 100_000])
+def test_a_deep_cell_is_named(levels, tmp_path):
+    text = json.dumps(cell("LoRA") | {"settings": "DEEP"}).replace('"DEEP"', '{"a": ' * levels + "1" + "}" * levels)
+    (tmp_path / "deep.json").write_text(text)
+    with pytest.raises(ValueError, match="deep.json is (a damaged cell|not whole JSON)"):
+        rows_of(tmp_path)
+
+
 def test_files_that_are_no_cells_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         rows_of(tmp_path / "none")

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bitune_pl.reproduction.tables.cells import Cell
+from bitune_pl.reproduction.tables.cells import Cell, runs_of
 from bitune_pl.reproduction.tables.published import paper_task
 
 Said = dict[str, Any]
@@ -49,24 +49,18 @@ def _asked(cell: Cell) -> Said:
 def _training(cell: Cell) -> Said:
     """What a table's methods share. A task that was not asked in all of them is no contradiction: the table shows it."""
     parts = ("data", "trainer", "latency")
-    shared = [{part: run[part] for part in parts if part in run} for run in runs_of(cell)]
+    shared = [{part: run[part] for part in parts if part in run} for run in runs_of(cell.record)]
     return {"updates": cell.record.get("updates"), "settings": _numbered(shared)}
 
 
 def _model_settings(cell: Cell) -> Said:
     """All that was set but the seed."""
-    runs = [{key: said for key, said in run.items() if key not in ("seed", "tasks")} for run in runs_of(cell)]
+    runs = [{key: said for key, said in run.items() if key not in ("seed", "tasks")} for run in runs_of(cell.record)]
     return {"lr": cell.record.get("lr"), "settings": _numbered(runs)}
 
 
 def _numbered(runs: list[Said]) -> Said:
     return runs[0] if len(runs) == 1 else {f"runs.{index}": run for index, run in enumerate(runs)}
-
-
-def runs_of(cell: Cell) -> list[Said]:
-    """The settings of the runs that a cell was made of: one, or one for each task."""
-    settings = cell.record.get("settings") or {}
-    return settings.get("runs") or [settings]
 
 
 def _alike(cells: Iterable[Cell], rule: str, of: Callable[[Cell], Said]) -> None:

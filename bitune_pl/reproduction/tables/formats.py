@@ -12,7 +12,7 @@ from tabulate import SEPARATING_LINE, tabulate
 
 from bitune_pl.reproduction.tables import notes
 from bitune_pl.reproduction.tables.entries import Entry, Gain
-from bitune_pl.reproduction.tables.notes import remarks
+from bitune_pl.reproduction.tables.notes import points, remarks
 from bitune_pl.reproduction.tables.published import MEASURES, PAPER, Published, paper_seeds
 from bitune_pl.reproduction.tables.rows import Row
 
@@ -56,11 +56,6 @@ def gain(said: Gain | None) -> str:
     if said is None:
         return ""
     return f"{said.mean:.2f}x" if said.ratio else points(said.mean)
-
-
-def points(value: float) -> str:
-    """A difference, with its sign; what rounds to zero has none."""
-    return f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
 
 
 def paper_gain(entry: Entry) -> str:

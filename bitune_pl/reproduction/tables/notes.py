@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from math import isfinite
 from statistics import fmean
 
-from bitune_pl.reproduction.tables.cells import Cell
-from bitune_pl.reproduction.tables.checks import runs_of
+from bitune_pl.reproduction.tables.cells import Cell, runs_of
 from bitune_pl.reproduction.tables.entries import Entry
 from bitune_pl.reproduction.tables.published import MEASURES, PAPER, baseline_of, paper_tasks
 from bitune_pl.reproduction.tables.rows import Row, tasks_of
@@ -124,8 +124,15 @@ def _sentence(row: Row, seeds: list[str], why: str, columns: tuple[str, ...]) ->
     return f"{row.method}: {who}{where}: {why}."
 
 
+def points(value: float) -> str:
+    """A difference, with its sign; what rounds to zero has none."""
+    return f"{value:+.1f}" if abs(value) >= 0.05 else "0.0"
+
+
 def headline(rows: Sequence[Row]) -> str:
-    """One sentence on Bitune, or else on the last row that has a gain."""
+    """One sentence on Bitune, or else on the last row that has a gain; none on numbers that mean nothing."""
+    if rows[0].profile == "smoke":
+        return ""
     for row in sorted(rows, key=lambda row: row.method == "Bitune")[::-1]:
         ratios = [f"{c} {e.gain.mean:.2f}x" for c, e in row.columns.items() if e.gain and e.gain.ratio]
         column, entry = list(row.columns.items())[-1]
@@ -134,7 +141,7 @@ def headline(rows: Sequence[Row]) -> str:
         if entry.gain:
             if entry.gain.interval and entry.gain.interval.alike:
                 return f"{_name(row)} and {baseline_of(row.table, row.method)} gave the same answers."
-            does, against = ("gains", "over") if entry.gain.mean >= 0 else ("loses", "against")
+            does, against = ("loses", "against") if points(entry.gain.mean)[0] == "-" else ("gains", "over")
             told = (
                 f"{_name(row)} {does} {abs(entry.gain.mean):.1f} points {against} {baseline_of(row.table, row.method)}"
             )
@@ -151,9 +158,8 @@ def _sure(interval: Interval | None) -> str:
         return ""
     seeds = f"{interval.seeds} seeds" if interval.seeds > 1 else "1 seed, so of other seeds nothing is known"
     told = "" if interval.clear else ", so zero is not excluded"
-    return (
-        f": 95 % interval {interval.low:+.1f} to {interval.high:+.1f}{told} ({interval.questions:,} questions, {seeds})"
-    )
+    ends = f"{points(interval.low)} to {points(interval.high)}"
+    return f": 95 % interval {ends}{told} ({interval.questions:,} questions, {seeds})"
 
 
 def cost(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -162,7 +168,7 @@ def cost(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def _cost(row: Row) -> dict[str, str]:
-    said = {name: [v for cell in row.done if (v := cell.record.get(name))] for name in COSTS}
+    said = {name: [v for cell in row.done if (v := cell.record.get(name)) and isfinite(v)] for name in COSTS}
     show = {name: how(values) if values else "" for name, values in said.items() if (how := COSTS[name])}
     return {"model": row.model, "method": row.method, "runs": str(len(row.done))} | show
 
@@ -185,7 +191,7 @@ def comparison(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     table = PAPER["tables"][rows[0].table]
     updates = sorted({cell.record.get("updates") for cell in trained if cell.record.get("updates")})
     data = dict.fromkeys(
-        d["source"] for cell in trained for run in runs_of(cell) if (d := run.get("data")) and "source" in d
+        str(d["source"]) for cell in trained for run in runs_of(cell.record) if (d := run.get("data")) and "source" in d
     )
     theirs = PAPER["updates"].get(table.get("trained_on"))
     asked = {c: e.questions for row in rows for c, e in row.columns.items() if e.questions and c != "Avg."}

@@ -12,7 +12,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from bitune_pl.reproduction.tables import formats, notes
-from bitune_pl.reproduction.tables.checks import flat, runs_of
+from bitune_pl.reproduction.tables.cells import runs_of
+from bitune_pl.reproduction.tables.checks import flat
 from bitune_pl.reproduction.tables.plots import colour, plot
 from bitune_pl.reproduction.tables.published import PAPER
 from bitune_pl.reproduction.tables.rows import Row
@@ -109,8 +110,16 @@ def _total(rows: Sequence[Row]) -> str:
         what: sum(cell.record.get(name) or 0 for cell in cells)
         for what, name in (("training", "train_seconds"), ("evaluation", "evaluate_seconds"))
     }
-    training, evaluation = (f"{value / 60:.0f}" for value in seconds.values())
-    return f"{len(cells)} cells, {training} minutes of training and {evaluation} of evaluation"
+    spent = " and ".join(f"{_span(value)} of {what}" for what, value in seconds.items())
+    return f"{len(cells)} cell{'s' * (len(cells) != 1)}, {spent}"
+
+
+def _span(seconds: float) -> str:
+    """ "1.5 hours", "90 minutes", "1 second": in the unit of which there are two or more."""
+    if seconds >= 2 * 3600:
+        return f"{seconds / 3600:,.1f} hours"
+    number, unit = (round(seconds / 60), "minutes") if seconds >= 2 * 60 else (round(seconds), "seconds")
+    return f"{number} {unit if number != 1 else unit.rstrip('s')}"
 
 
 def _versions(rows: Sequence[Row]) -> list[str]:
@@ -126,5 +135,5 @@ def _versions(rows: Sequence[Row]) -> list[str]:
 def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What all trained cells share, as far as it was recorded."""
     cells = [cell for row in rows for cell in row.done if cell.trained]
-    said = [{key: str(value) for run in runs_of(cell) for key, value in flat(run).items()} for cell in cells]
+    said = [{key: str(value) for run in runs_of(cell.record) for key, value in flat(run).items()} for cell in cells]
     return [(key, value) for key, value in said[0].items() if all(s.get(key) == value for s in said)] if said else []

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from bitune_pl.reproduction.tables.notes import points
 from bitune_pl.reproduction.tables.published import AVERAGE, MEASURES, PAPER, baseline_of
 from bitune_pl.reproduction.tables.rows import Row, tasks_of
 
@@ -145,8 +146,8 @@ def _bar_title(row: Row, column: str) -> str:
 
 def _gain_title(row: Row, column: str) -> str:
     gain = row.columns[column].gain
-    ends = f"; 95 % interval {gain.interval.low:+.1f} to {gain.interval.high:+.1f}" if gain.interval else ""
-    return f"{row.method}, {column}: {gain.mean:+.1f} points over {baseline_of(row.table, row.method)}{ends}"
+    ends = f"; 95 % interval {points(gain.interval.low)} to {points(gain.interval.high)}" if gain.interval else ""
+    return f"{row.method}, {column}: {points(gain.mean)} points over {baseline_of(row.table, row.method)}{ends}"
 
 
 def _svg(figure: Figure, titles: dict[str, str]) -> str:
