@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import resource
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from places import ROOT
-from tiny_base import tiny_base  # noqa: F401
+from tiny_base import CPU, tiny_base  # noqa: F401
+
+from bitune_pl.cli import main
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 each = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -27,29 +30,65 @@ def source(cell: dict) -> str:
     return "".join(line for line in cell["source"] if not line.startswith("%"))
 
 
-@pytest.mark.parametrize("notebook", ON_A_BASE, ids=lambda path: path.stem)
-def test_it_runs_on_a_tiny_decoder(notebook, tiny_base, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.chdir(tmp_path)
+def run(notebook: Path, **settings: object) -> dict:
+    """What the names of a notebook stand for after its last cell, with other settings in its first one."""
     names: dict = {}
-    for cell in cells(notebook):
-        exec(compile(source(cell).replace('BASE = "smollm2"', f"BASE = {tiny_base!r}"), notebook.name, "exec"), names)
+    for number, cell in enumerate(cells(notebook)):
+        exec(compile(source(cell), notebook.name, "exec"), names)
+        names |= {} if number else settings
+    return names
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch) -> Path:
+    """A repository's root, from the folder `notebooks` of which Jupyter runs what lies there."""
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    return tmp_path
+
+
+@pytest.mark.parametrize("notebook", ON_A_BASE, ids=lambda path: path.stem)
+def test_it_runs_on_a_tiny_decoder(notebook, tiny_base, root):  # noqa: F811
+    names = run(notebook, BASE=tiny_base)
     if "losses" in names:
         assert names["losses"][-1] < names["losses"][0]
+    assert not list((root / "notebooks").iterdir())
+
+
+def test_one_run_of_the_roots_is_drawn(tiny_base, root, monkeypatch):  # noqa: F811
+    argv = [
+        "--model.base",
+        tiny_base,
+        *CPU,
+        "--data.source",
+        "sums",
+        "--data.train_rows",
+        "20",
+        "--trainer.max_steps",
+        "1",
+    ]
+    monkeypatch.chdir(root)
+    assert main(["fit", *argv, "--data.validation_rows", "2", "--data.batch_size", "2"]) == 0
+    [folder] = Path("runs/sums").iterdir()
+    monkeypatch.chdir("notebooks")
+    names = run(ROOT / "notebooks" / "02_alpha_and_attention.ipynb", BASE=tiny_base, RUNS=[str(folder)])
+    assert [run.name for run in names["trajectories"]] == [folder.name]
 
 
 @pytest.mark.slow
 @each
-def test_it_runs_with_its_defaults_in_time_and_shows_what_it_draws(notebook, tmp_path):
+def test_it_runs_with_its_defaults_in_time_and_shows_what_it_draws(notebook, root):
     made = nbformat.read(notebook, as_version=4)
     before = _seconds_of_children()
-    NotebookClient(made, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(made, timeout=600, resources={"metadata": {"path": str(root / "notebooks")}}).execute()
     assert 0 < _seconds_of_children() - before < LIMIT
     shown = [output for cell in made.cells for output in cell.get("outputs", [])]
     assert not [output for output in shown if output.output_type == "error"]
-    drawing = [c for c in made.cells if c.cell_type == "code" and c.source.splitlines()[-1].startswith("draw_")]
+    drawing = [c for c in made.cells if c.cell_type == "code" and re.search(r"^draw_\w+\(", c.source, re.MULTILINE)]
     for cell in drawing:
         assert any("image/png" in output.get("data", {}) for output in cell.outputs), cell.source
-    assert drawing or "import" in made.cells[1].source
+    assert drawing, "a notebook draws something"
+    assert not list((root / "notebooks").iterdir())
 
 
 def _seconds_of_children() -> float:
