@@ -58,17 +58,18 @@ def jsonl(path: Path, name: str) -> Iterator[Row]:
 
 
 def json_list(path: Path, name: str) -> Iterator[Row]:
-    """A list of objects; a file that is no list is read as JSONL, which often goes by this name too."""
+    """A list of objects, of which several may stand on a line; a file that is no list is read as JSONL, as it often is."""
     text = _decoded(path.read_bytes(), name).removeprefix("\ufeff")
     at = _skip(text, 0)
     if text[at : at + 1] != "[":
         _check_not_one_object(text, at, name)
         yield from jsonl(path, name)
         return
-    line, counted, at = 1, 0, _skip(text, at + 1)
+    line, row, counted, at = 1, 0, 0, _skip(text, at + 1)
     while text[at : at + 1] != "]":
-        line, counted = line + text.count("\n", counted, at), at
-        where = f"{name} line {line}"
+        further = text.count("\n", counted, at)
+        line, row, counted = line + further, row + 1, at
+        where = f"{name} line {line}" + ("" if further or row == 1 else f", row {row}")
         value, at = _value(text, at, where)
         try:
             yield where, _object(value, where)

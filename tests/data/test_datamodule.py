@@ -102,16 +102,29 @@ def test_a_small_file_is_all_trained_on_and_a_larger_one_holds_out(byte_level, t
         assert not set(module.shown) & set(module.validated)
 
 
-def test_too_long_rows_are_left_out_of_validation(byte_level, tmp_path, caplog):
+def test_too_long_rows_are_left_out_of_validation_and_told_once(byte_level, tmp_path, caplog):
+    """A02, whatever the number of validations."""
     rows = [{"prompt": f"Q{i}:", "answer": "yes"} for i in range(20)]
     rows[7]["prompt"] = "x" * 600
     file = tmp_path / "v.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data, module = BituneData(write(tmp_path / "t.jsonl", 4), validation_source=str(file)), Recorder(byte_level)
     with caplog.at_level("INFO"):
-        trainer(tmp_path, max_epochs=1).fit(module, data)
-    assert len(module.validated) == 19
-    assert "v.jsonl (validation), rows kept: 19 of 20: 1 longer than 512 tokens, first v.jsonl line 8" in caplog.text
+        trainer(tmp_path, max_epochs=2).fit(module, data)
+    assert len(module.validated) == 2 * 19
+    (said,) = (line for line in caplog.messages if "longer than" in line or "v.jsonl line 8" in line)
+    assert "v.jsonl (validation), rows kept: 19 of 20: 1 longer than 512 tokens, first v.jsonl line 8" in said
+
+
+def test_rows_on_one_line_of_a_list_are_told_apart(byte_level, tmp_path):
+    """A row that is left out takes no other with it out of the rows that are predicted."""
+    (tmp_path / "v.json").write_text(json.dumps([{"prompt": p, "answer": "a"} for p in ("P:", "x" * 600, "R:")]))
+    data = BituneData(write(tmp_path / "t.jsonl", 4), validation_source=str(tmp_path / "v.json"))
+    trainer(tmp_path).predict(Recorder(byte_level), data)
+    assert [(row.prompt, row.where) for row in data.kept["test"]] == [
+        ("P:", "v.json line 1"),
+        ("R:", "v.json line 1, row 3"),
+    ]
 
 
 def test_nothing_left(byte_level, tmp_path):
