@@ -14,14 +14,14 @@ def hub(repository: str, config: str | None, split: str, remedy: str) -> Iterato
     """Rows of one split of a data set on the hub (or in the hub's local cache).
 
     Raises:
-        ConnectionError: if it cannot be had, with the repository and the remedy ("set data.root to ...").
+        ConnectionError: if it cannot be had, with all that is asked for and the remedy ("set data.root to ...").
     """
     import datasets
 
     try:
         rows = datasets.load_dataset(repository, config, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise unreachable(f"The split '{split}' of {repository}", error, remedy) from None
+        raise unreachable(f"The split '{split}' of {_called(repository, config)}", error, remedy) from None
     for number, row in enumerate(rows, start=1):
         yield f"{repository} {split} row {number}", row
 
@@ -37,7 +37,12 @@ def whole_hub(repository: str, config: str | None) -> Mapping[str, Iterable[dict
     try:
         return datasets.load_dataset(repository, config)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise unreachable(f"The data set {repository}", error, "check its name, or give the path of a file") from None
+        what = f"The data set {_called(repository, config)}"
+        raise unreachable(what, error, "check its name, or give the path of a file") from None
+
+
+def _called(repository: str, config: str | None) -> str:
+    return f"{repository} (configuration {config or 'default'}, revision main)"
 
 
 def local(root: Path, folder: str, split: str, repository: str | None) -> Iterator[Row]:

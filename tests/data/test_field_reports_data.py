@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -11,8 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from decoders import randomise, tiny
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities.data import warning_cache
+from tiny_base import tiny_base  # noqa: F401
 
 from bitune_pl import Bitune
+from bitune_pl.cli import main
 from bitune_pl.data.batching import InOrder, Loader
 from bitune_pl.data.datamodule import BituneData
 from bitune_pl.data.encoding import Encoder
@@ -20,6 +25,10 @@ from bitune_pl.data.example import Dropped, Example
 from bitune_pl.data.plan import Plan
 from bitune_pl.data.rows import encode
 from bitune_pl.data.sources import load
+from bitune_pl.training.module import BituneModule
+
+NO_TOKEN = 10**6
+PLAIN = ["--model.adapter", "none", "--model.method", "plain"]
 
 
 def examples(*pairs):
@@ -28,8 +37,10 @@ def examples(*pairs):
 
 @pytest.fixture
 def model(byte_level):
-    """A tiny decoder with an embedding for every token, all of it in float64."""
-    decoder = tiny("llama", vocab_size=len(byte_level), max_position_embeddings=512).double()
+    """A tiny decoder with an embedding for every token, all of it in float64, and the same for every test."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        decoder = tiny("llama", vocab_size=len(byte_level), max_position_embeddings=512).double()
     return randomise(Bitune.build(decoder, "bitune", "lora", adapter_dtype=torch.float64).double().eval())
 
 
@@ -113,6 +124,41 @@ def test_e04_a_validation_loss_is_a_mean_over_rows_or_tokens(byte_level, model, 
     torch.testing.assert_close(by_token, torch.cat(losses).mean(), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_e04_two_and_eighteen_tokens_in_the_trainer(tiny_base, tmp_path, size, monkeypatch, recwarn):  # noqa: F811
+    """2 and 18 answer tokens that cost 4 and 1 each: 1.3, in validation and in training, however they are batched."""
+
+    def costs(model, samples):
+        costs = {2: -4.0, 18: -1.0}
+        return [[0 * model.theta_k.sum() + torch.full((len(a),), costs[len(a)]) for a in s.answers] for s in samples]
+
+    class Shares(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, *rest):
+            shares.append(float(outputs["share"]))
+
+    warning_cache.clear()  # it tells everything once in a process
+    monkeypatch.setattr(Bitune, "log_likelihood", costs)
+    shares, file = [], jsonl(tmp_path / "t.jsonl", *({"prompt": "Q:", "answer": a} for a in ("a", "z" * 16)))
+    copy = shutil.copy(file, tmp_path / "v.jsonl")
+    module = BituneModule(tiny_base, base_dtype="float32", weighting="token")
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
+    trainer = Trainer(
+        accelerator="cpu", max_steps=1, accumulate_grad_batches=max(1, 2 // size), callbacks=[Shares()], **quiet
+    )
+    trainer.fit(module, BituneData(file, validation_source=copy, batch_size=size))
+    assert sorted(trainer.datamodule.rows["validation"].answer_tokens) == [2, 18]
+    assert sum(shares) == pytest.approx(1.3)
+    assert float(trainer.callback_metrics["loss/validation"]) == pytest.approx(1.3)
+    assert not [
+        str(said.message) for said in recwarn if "batch size" in str(said.message) or "batch_size" in str(said.message)
+    ]
+
+
 def jsonl(path, *rows):
     path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
     return str(path)
@@ -150,8 +196,16 @@ def test_b04_control_token_text_in_a_row_stays_text(byte_level, model):
     ids = trained.answers[0].tolist()
     assert ids.count(encoder.eos) == 1 and ids[-1] == encoder.eos and encoder.eos not in trained.prompt.tolist()
     assert byte_level.decode(ids[:-1]) == row["answer"], "what follows the literal is learned"
-    (answer,) = model.generate([trained.prompt], max_new_tokens=3, min_new_tokens=3, eos_token_id=encoder.eos)
-    assert len(answer) == 3
+    literal = [byte_level.convert_tokens_to_ids(letter) for letter in ("Ġ", *"</s>")]
+    before, after = encoder.prompt("What does").tolist(), encoder.prompt(" mean?").tolist()
+    assert trained.prompt.tolist() == [*before, *literal, *after], "spelled out, and the rest as it is without"
+    prompts = [trained.prompt, encoder.prompt("What does mean?"), encoder.prompt("mean </s>")]
+    settings = {"max_new_tokens": 20, "do_sample": False}
+    answers = model.generate(prompts, **settings, eos_token_id=encoder.eos)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        (endless,) = (found.tolist() for found in model.generate([prompt], **settings, eos_token_id=NO_TOKEN))
+        length = (endless + [encoder.eos]).index(encoder.eos) + 1
+        assert len(endless) == 20 and answer.tolist() == endless[:length], "only an end in the answer ends it"
 
 
 def _arc(labels, key):
@@ -241,7 +295,7 @@ class TestJ05:
             data.setup(stage)
         assert all(len(rows) == 1 for rows in data.rows.values())
 
-    def test_data_in_the_cache_of_the_hub(self, tmp_path, monkeypatch):
+    def test_data_in_the_cache_of_the_hub(self, tmp_path, monkeypatch, tiny_base, capsys):  # noqa: F811
         import datasets
 
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -260,12 +314,45 @@ class TestJ05:
             info.write_text(json.dumps(json.loads(info.read_text()) | {"dataset_name": name}))
         assert load("piqa", "train").examples[0].where == "baber/piqa train row 1"
         assert load("some/things", "train", whole=True).examples[0].where == "some/things train row 1"
+        assert main(["evaluate", "--base", tiny_base, "--tasks", "piqa", "--part", "train"]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["piqa", "1"]
 
-    def test_data_that_is_not_there(self):
-        with pytest.raises(ConnectionError, match="'train' of baber/piqa .*data.root to a folder .*piqa/train.jsonl"):
-            load("piqa", "train")
-        with pytest.raises(ConnectionError, match="nobody/nothing could not be had .*check its name, or give the path"):
-            load("nobody/nothing", "train")
+    def test_evaluate_with_local_data(self, tmp_path, tiny_base, capsys):  # noqa: F811
+        (tmp_path / "piqa").mkdir()
+        jsonl(tmp_path / "piqa" / "validation.jsonl", {"goal": "Boil", "sol1": "x", "sol2": "y", "label": 1})
+        command = ["evaluate", "--base", tiny_base, "--tasks", "piqa", "--data.root", str(tmp_path)]
+        assert main(command) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["piqa", "1"]
+
+    ARC = r"allenai/ai2_arc \(configuration ARC-Challenge, revision main\) could not be had .*data.root to a folder .*"
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ("arc_challenge", rf"'{{split}}' of {ARC}arc_challenge/{{split}}.jsonl\.$"),
+            (
+                "nobody/nothing",
+                r"nobody/nothing \(configuration default, revision main\) could not be had .*check its name",
+            ),
+            (
+                "nobody/nothing:some",
+                r"nobody/nothing \(configuration some, revision main\) could not be had .*check its name",
+            ),
+        ],
+    )
+    def test_data_that_is_not_there(self, source, message, tiny_base, tmp_path, monkeypatch, capsys):  # noqa: F811
+        """Repository, configuration, revision and what to set, in one sentence, from every command."""
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(ConnectionError, match=message.format(split="train")):
+            load(source, "train")
+        for command, split in (
+            (["evaluate", "--base", tiny_base, "--tasks", source], "test"),
+            (["fit", "--model.base", tiny_base, "--data.source", source], "train"),
+            (["test", "--model.base", tiny_base, "--data.source", source, *PLAIN], "test"),
+        ):
+            assert main(command) == 2
+            (said,) = capsys.readouterr().err.splitlines()
+            assert re.search(message.format(split=split), said)
 
 
 TWO_RANKS = """

@@ -88,7 +88,9 @@ def test_a_data_set_of_the_hub_out_of_reach(monkeypatch):
         raise datasets.exceptions.DatasetNotFoundError("Dataset 'a/b' doesn't exist on the Hub or cannot be accessed.")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(ConnectionError, match=r"a/b could not be had .* connect to the network, or check its name"):
+    with pytest.raises(
+        ConnectionError, match=r"a/b \(.*\) could not be had .* connect to the network, or check its name"
+    ):
         load("a/b", "train")
 
 
