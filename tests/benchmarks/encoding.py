@@ -73,7 +73,9 @@ def main() -> None:
                 print(name, "{:.2f} s, {:.2f} GB".format(*found[name][-1]), flush=True)
     seconds = {name: statistics.median(time for time, _ in runs) for name, runs in found.items()}
     memory = max(gb for _, gb in found["ours"])
-    print(f"\nbulk / ours {seconds['bulk'] / seconds['ours']:.2f} (at least 0.5 wanted), {memory:.2f} GB (below 1.5 wanted)")
+    print(
+        f"\nbulk / ours {seconds['bulk'] / seconds['ours']:.2f} (at least 0.5 wanted), {memory:.2f} GB (below 1.5 wanted)"
+    )
 
 
 if __name__ == "__main__":
