@@ -16,19 +16,7 @@ from bitune_pl.data.sources import load
 
 ANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONGEST = 200  # tokens; of this tokenizer each stands for a byte or more
-NAMES = [
-    "prompt",
-    "answer",
-    "question",
-    "choices",
-    "instruction",
-    "input",
-    "output",
-    "messages",
-    "role",
-    "content",
-    "x",
-]
+NAMES = "prompt answer question choices instruction input output messages role content x".split()
 ENDING = st.sampled_from(["\n", "\r\n", "\n\n", "\r\n \r\n"])
 
 
