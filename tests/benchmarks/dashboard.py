@@ -17,11 +17,11 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS), str(TESTS / "training")]
 
-from browser import CHROMIUM, browser, tensorboard
-from stand_in import a_thousand_updates
-from test_browser import LINES
+from browser import CHROMIUM, browser, tensorboard  # noqa: E402
+from stand_in import a_thousand_updates  # noqa: E402
+from test_browser import LINES  # noqa: E402
 
-from bitune_pl.training.dashboard.overview import LAYOUT
+from bitune_pl.training.dashboard.overview import LAYOUT  # noqa: E402
 
 
 def main() -> None:
