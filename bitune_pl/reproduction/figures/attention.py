@@ -26,7 +26,7 @@ TOKEN = 0.088
 """Inches of a token's label and of its row: letters of 5 points stay apart."""
 LETTER, SMALLEST, GAP, BAR = 0.047, 1.8, 0.2, 0.75
 """Inches of a letter of a label, of the smallest map, between maps, and of the colour bar with its numbers."""
-LONGEST, MOST = 256, 1024
+LONGEST, MOST = 256, 512
 """Tokens of a question, and of all questions of a figure: more take gigabytes to draw, and nobody could read them."""
 LOWEST, HIGHEST = 1e-3, 1.0
 """Ends of the colours; a weight below the first has its colour."""
