@@ -27,7 +27,7 @@ def read_config(path: Path) -> dict:
         raise FileNotFoundError(f"There is no config {path}; check the path.")
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path} is no config: it should hold the sections data and model.")
