@@ -269,8 +269,9 @@ def test_a_table_is_read_as_it_was_written():
 # -- the entry and the pictures ---------------------------------------------------------------------------------------
 
 
-def test_a_run_has_an_entry_with_settings_and_final_scores(train, validated, tmp_path):
-    train(validated, {**logged(tmp_path / "run"), "max_steps": 2}, lr=0.01)
+@pytest.mark.parametrize(("theta_init", "said"), [(0.01, "bitune, lora"), (0.1, "\u03b8 0.1, bitune, lora")])
+def test_a_run_has_an_entry_with_settings_and_final_scores(train, validated, tmp_path, theta_init, said):
+    train(validated, {**logged(tmp_path / "run"), "max_steps": 2}, lr=0.01, theta_init=theta_init)
     events = read(tmp_path / "run")
     start, experiment, end = (
         parse(events.SummaryMetadata(tag).plugin_data.content)
@@ -280,10 +281,7 @@ def test_a_run_has_an_entry_with_settings_and_final_scores(train, validated, tmp
             (hparams_of.SESSION_END_INFO_TAG, hparams_of.parse_session_end_info_plugin_data),
         )
     )
-    assert (
-        start.hparams["method"].string_value == "bitune, lora, theta_init 0.01"
-        and start.hparams["lr"].number_value == 0.01
-    )
+    assert start.hparams["method"].string_value == said and start.hparams["lr"].number_value == 0.01
     scores = [info.name.tag for info in experiment.metric_infos]
     assert {"loss/validation", "accuracy/validation", "eval/piqa/acc"} <= set(scores) and end.status == 1
     assert {info.name for info in experiment.hparam_infos} == set(start.hparams)

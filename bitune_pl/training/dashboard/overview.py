@@ -49,8 +49,9 @@ class Overview(Callback):
         settings = settings_of(trainer, pl_module)
         weights = "" if settings["adapter_settings"] == "none" else f" {settings['adapter_settings']}"
         # With more than three settings, the scores lie outside the window.
-        start = f", theta_init {settings['theta_init']}" if pl_module.method.mixing else ""
-        entry = {"method": f"{settings['method']}, {settings['adapter']}{weights}{start}"}
+        # What is too wide for a column is cut off, so that what differs comes first.
+        start = "" if settings["theta_init"] == 0.01 else f"\N{GREEK SMALL LETTER THETA} {settings['theta_init']}, "
+        entry = {"method": f"{start}{settings['method']}, {settings['adapter']}{weights}"}
         entry |= {name: settings[name] for name in ("lr", "seed")}
         definition, start, self.end = hparams(entry, dict.fromkeys(SCORES, 0.0))
         log_text(trainer, "settings", as_table(settings))

@@ -97,7 +97,7 @@ def _more_curves(record: Record) -> str:
     if found:
         means = {name: (updates, alphas.mean(1).tolist()) for name, (updates, alphas) in found.items()}
         band = {n: ((u, a.min(1).tolist()), (u, a.max(1).tolist())) for n, (u, a) in found.items()}
-        charts.append(line_chart("mean (shaded: lowest to highest)", means, band))
+        charts.append(line_chart("mean and range", means, band))
     if norms := _lines(record, {name: f"gradient_norm/{name}" for name in PARTS}):
         charts.append(line_chart("gradient norm", norms, log=True))
     if speed := _lines(record, {"tokens": "tokens_per_second"}):
@@ -111,10 +111,7 @@ def _lines(record: Record, tags: dict[str, str]) -> dict[str, Curve]:
 
 def _alpha(record: Record) -> str:
     found = {name: record.alphas(name) for name in NAMES}
-    if (
-        not all(updates for updates, _ in found.values())
-        or len({alphas.shape[1] for _, alphas in found.values()}) > 1
-    ):
+    if not all(updates for updates, _ in found.values()) or len({alphas.shape[1] for _, alphas in found.values()}) > 1:
         return ""
     final = {name: alphas[-1].tolist() for name, (_, alphas) in found.items()}
     charts = [heat_map(NAMES[name], updates, alphas) for name, (updates, alphas) in found.items()]
