@@ -1,12 +1,16 @@
 """Experiments as data: they say what the paper says, every table can be expanded, and what is the same is done once."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 from places import ROOT
 
+from bitune_pl.reproduction.runner import experiment
 from bitune_pl.reproduction.runner.experiment import PROFILES, SEARCH, Grid, read, slug, tables
+from bitune_pl.reproduction.runner.grid import winner
+from bitune_pl.reproduction.runner.places import finished_elsewhere
 
 PAPER_MODELS = {
     "Gemma-2B": "gemma2b", "Gemma-7B": "gemma7b", "Llama2-7B": "llama2_7b", "Llama3-8B": "llama3_8b", "Phi-2": "phi2",
@@ -145,3 +149,14 @@ def test_the_users_config_of_a_model_is_its_cell(model):
     assert config["data"] == said["data"] and config["seed_everything"] == 42
     assert config["trainer"]["max_steps"] == said["trainer"]["max_steps"]
     assert read("common")["models"][model]["base"] == config["model"]["base"]
+
+
+@pytest.mark.parametrize("table", ["table1", "table5", "table15"])
+def test_the_committed_results_are_those_of_todays_settings(table):
+    """Otherwise README's tables would show what nobody can repeat."""
+    known = finished_elsewhere(Path(experiment.__file__).parents[1] / "results")
+    grid = Grid(table, "cpu")
+    searched = {name: [known[cell.key] for cell in cells] for name, cells in grid.searches().items()}
+    cells = grid.cells({name: winner(records) for name, records in searched.items()})
+    assert cells and all(cell.key in known for cell in cells)
+    assert not [record for record in known.values() if "/tmp" in str(record["run"])]

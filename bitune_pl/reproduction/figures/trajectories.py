@@ -160,7 +160,9 @@ def _of_cell(path: Path) -> Trajectory:
             "runs, whose folders can be given one by one."
         )
     alpha, said = cell["alpha"], cell.get("settings") or {}
-    told = {"model.base": cell["model"], "model.method": cell["method"]}
+    told = {"model.base": cell["model"]}
+    if "method" not in said.get("model", {}):  # else a row's name may be that of a setting, which is shown as such
+        told["model.method"] = cell["method"]
     mean, final = ({part: alpha[f"{part}{end}"] for part in PARTS} for end in ("_mean", ""))
     updates = alpha["updates"]
     settings = _settings(said) | told | {"updates": _length(updates, said.get("trainer", {}).get("max_steps"))}

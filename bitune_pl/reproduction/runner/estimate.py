@@ -127,6 +127,6 @@ def listing(cells: Sequence[Cell], costs: Costs, finished: set[str], slots: int)
         memory, state = max(map(costs.memory, cell.runs)), "  finished" if cell.key in finished else ""
         lines.append(f"  {str(cell):<64}{len(cell.runs):>5}{sum(minutes):>10.1f}{memory:>7.1f}{state}")
     open_ = sum(cell.key not in finished for cell in cells)
-    time = "a minute" if round(total / slots) <= 1 else f"{total / slots:.0f} minutes"
+    time = "a minute" if round(total / slots) == 1 else f"{total / slots:.0f} minutes"
     lines += ["", f"{len(cells)} cells, {open_} of them to do, about {time} with --jobs {slots}."]
     return "\n".join([*lines, f"Estimate: tokens x parameters over {costs.basis}; within a factor of two at best."])

@@ -3,6 +3,7 @@
 import inspect
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bitune_pl import Bitune
 from bitune_pl.data.datamodule import BituneData
 from bitune_pl.evaluation.run import open_run
 from bitune_pl.reproduction.figures.alpha import draw_blocks, draw_trajectories
+from bitune_pl.reproduction.figures.style import THETA_INIT
 from bitune_pl.reproduction.figures.trajectories import DEFAULTS, PARTS, Trajectory, labelled, read
 from bitune_pl.training.module import BituneModule
 
@@ -52,7 +54,7 @@ def test_curves_are_what_the_runs_logged(runs):
     for axis, part in zip(figure.axes, PARTS, strict=True):
         drawn = list(curves(axis).values())
         assert drawn == [logged(runs[name], f"{part}/mean") for name in ("0.1", "usual")]
-        assert len(drawn[0][0]) == UPDATES and len(set(drawn[0][1])) > 1
+        assert len(drawn[0][0]) == UPDATES + 1 and len(set(drawn[0][1])) > 1
         assert axis.get_title() == PARTS[part]
 
 
@@ -66,7 +68,7 @@ def test_seeds_are_averaged_within_a_band(runs):
     first, second = logged(runs["usual"], "alpha_v/mean")[1], logged(runs["seed 43"], "alpha_v/mean")[1]
     figure = draw_trajectories([read(runs["usual"]), read(runs["seed 43"])])
     [(label, (updates, mean))] = curves(figure.axes[1]).items()
-    assert label.endswith("(2 seeds)") and updates == [1, 2, 3, 4]
+    assert label.endswith("(2 seeds)") and updates == [0, 1, 2, 3, 4]
     assert mean == pytest.approx([(a + b) / 2 for a, b in zip(first, second, strict=True)])
     [band] = figure.axes[1].collections
     corners = band.get_paths()[0].vertices
@@ -98,10 +100,10 @@ def test_only_runs_that_differ_in_their_seeds_alone_are_averaged(runs, tmp_path,
 
 def test_a_run_that_stopped_early_cuts_no_other(runs, tmp_path):
     short = json.loads(made_cell(read(runs["usual"]), tmp_path / "a.json").read_text())
-    short["alpha"] |= {name: short["alpha"][name][:2] for name in ("updates", "alpha_k_mean", "alpha_v_mean")}
+    short["alpha"] |= {name: short["alpha"][name][:3] for name in ("updates", "alpha_k_mean", "alpha_v_mean")}
     (tmp_path / "b.json").write_text(json.dumps(short))
     drawn = curves(draw_trajectories([read(tmp_path / "a.json"), read(tmp_path / "b.json")]).axes[0])
-    assert {label: len(updates) for label, (updates, _) in drawn.items()} == {"updates = 2 of 4": 2, "updates = 4": 4}
+    assert {label: len(updates) for label, (updates, _) in drawn.items()} == {"updates = 2 of 4": 3, "updates = 4": 5}
 
 
 def test_the_same_seed_twice_is_one_seed(runs):
@@ -116,11 +118,9 @@ def test_nothing_to_draw_is_a_sentence(draw):
 
 
 def test_a_curve_of_one_update_is_a_dot(runs):
-    [line] = [
-        line
-        for line in draw_trajectories([read(runs["anti-causal"])]).axes[0].get_lines()
-        if not line.get_label().startswith("_")
-    ]
+    whole = read(runs["anti-causal"])
+    one = replace(whole, updates=whole.updates[:1], mean={part: curve[:1] for part, curve in whole.mean.items()})
+    [line] = [line for line in draw_trajectories([one]).axes[0].get_lines() if not line.get_label().startswith("_")]
     assert line.get_marker() == "o" and len(line.get_xdata()) == 1
 
 
@@ -225,3 +225,20 @@ def test_defaults_are_those_of_a_run():
     }
     assert {name: known[name] for name in DEFAULTS} == DEFAULTS
     assert inspect.signature(Bitune.build).parameters["theta_init"].default == DEFAULTS["model.theta_init"]
+
+
+def test_a_row_that_is_named_after_a_setting_is_not_named_twice(tmp_path):
+    """Table 15's rows are called 0.1, 0.01 and 0.001."""
+    alpha = {
+        "updates": [1, 2],
+        "alpha_k_mean": [0.5, 0.4],
+        "alpha_v_mean": [0.5, 0.4],
+        "alpha_k": [0.4],
+        "alpha_v": [0.4],
+    }
+    for theta_init in (0.1, 0.01):
+        settings = {"model": {"method": "bitune", "theta_init": theta_init}}
+        cell = {"model": "smollm2", "method": str(theta_init), "seed": 42, "settings": settings, "alpha": alpha}
+        (tmp_path / f"{theta_init}.json").write_text(json.dumps(cell))
+    groups = labelled([read(tmp_path / "0.01.json"), read(tmp_path / "0.1.json")])
+    assert list(groups) == [f"{THETA_INIT} = 0.1", f"{THETA_INIT} = 0.01"]

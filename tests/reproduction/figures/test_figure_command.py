@@ -63,7 +63,8 @@ def test_what_the_hub_does_not_give_is_a_sentence(runs, kind, tmp_path, monkeypa
     monkeypatch.setattr("datasets.load_dataset", refuse)
     assert main(["figure", kind, "--run", runs["usual"], "--data.source", "gsm8k"]) == 2
     said = capsys.readouterr().err
-    assert "openai/gsm8k could not be had from the Hugging Face hub (no route): give --data.source sums, which" in said
+    assert "The split 'test' of openai/gsm8k (configuration main, revision main) could not be had from" in said
+    assert "(no route): give --data.source sums, which" in said
     assert "or --data.root FOLDER" in said and len(said.splitlines()) == 1
 
 
