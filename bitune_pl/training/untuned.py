@@ -44,7 +44,7 @@ class UntunedScore(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A level beside the run's own curve."""
-        if self.right and trainer.state.fn == "fit":
+        if self.right and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._log(trainer)
 
     def _log(self, trainer: Trainer) -> None:
