@@ -12,7 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decoders import build, draw, randomise, tiny
-from test_known_answers import close, gradients
+from keep64 import Keep64
+from test_known_answers import close, gradients, same
 
 from bitune_pl import Bitune, Sample
 from bitune_pl.method import three_pass
@@ -99,19 +100,18 @@ def test_c02_every_layer_keeps_the_whole_prompt(family):
 
 def test_c06_nothing_depends_on_who_shares_the_batch(family):
     """Loss, logits, gradients, and mixed keys and values; in the cache shorter prompts stand to the right."""
-    model, samples = build(family), draw([(3, (5,)), (9, (1,))])
+    lengths = [(3, (5,)), (9, (1,))]
+    model, samples = (
+        build(family, dtype=torch.float64),
+        draw(lengths),
+    )  # gradients of theta in float32 are half rounding
+    with Keep64():
+        pieces = sum(model.loss([sample], denominator=2) for sample in samples)
+        same(gradients(model, pieces), gradients(model, model.loss(samples)))
+    model = build(family)
     together, alone = model.answer_logits(samples), [model.answer_logits([sample])[0] for sample in samples]
     close(together, alone)
-    losses = [model.loss([sample], denominator=2) for sample in samples]
-    torch.testing.assert_close(model.loss(samples), sum(losses))
-    ours, theirs = (
-        gradients(model, model.loss(samples)),
-        gradients(model, sum(model.loss([s], denominator=2) for s in samples)),
-    )
-    for name, gradient in ours.items():
-        torch.testing.assert_close(
-            gradient, theirs[name], rtol=0, atol=2e-5 * theirs[name].abs().max().item(), msg=name
-        )
+    torch.testing.assert_close(model.loss(samples), sum(model.loss([sample], denominator=2) for sample in samples))
     cache, mask = model.prefill([sample.prompt for sample in samples])
     for row, sample in enumerate(samples):
         single, _ = model.prefill([sample.prompt])

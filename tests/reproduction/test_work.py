@@ -180,17 +180,21 @@ def scores(folder: Path) -> dict:
 def test_g01_a_killed_grid_goes_on_and_repeats_nothing(tmp_path, capsys):
     """G01 too: a folder for each run of each seed, with its own config; nothing is overwritten."""
     command = [sys.executable, "-m", "bitune_pl", "reproduce", *SMALL, "--out", "killed"]
+
+    def finished_parts() -> list[Path]:
+        return [path for path in Path("killed").glob("parts/[!.]*.json") if places.read(path)["status"] == "done"]
+
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         deadline = time.monotonic() + 120
-        while len(list(Path("killed").glob("parts/*.json"))) < 5:
+        while len(finished_parts()) < 5:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
-    before = {path: path.read_bytes() for path in Path("killed").glob("parts/*.json")}
+    before = {path: path.read_bytes() for path in finished_parts()}
     stamps = {path: path.stat().st_mtime_ns for path in before}
     assert 5 <= len(before) < 10
     assert main(["reproduce", *SMALL, "--out", "killed"]) == 0

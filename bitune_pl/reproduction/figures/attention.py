@@ -26,8 +26,8 @@ TOKEN = 0.088
 """Inches of a token's label and of its row: letters of 5 points stay apart."""
 LETTER, SMALLEST, GAP, BAR = 0.047, 1.8, 0.2, 0.75
 """Inches of a letter of a label, of the smallest map, between maps, and of the colour bar with its numbers."""
-LONGEST, MOST = 256, 512
-"""Tokens of a question, and of all questions of a figure: more take gigabytes to draw, and nobody could read them."""
+MOST = 512
+"""Tokens of all questions of a figure: more take gigabytes to draw, and nobody could read them."""
 LOWEST, HIGHEST = 1e-3, 1.0
 """Ends of the colours; a weight below the first has its colour."""
 
@@ -62,11 +62,10 @@ def read_questions(model: Bitune, encoder: Encoder, prompts: Sequence[str]) -> l
             raise ValueError(
                 f"The prompt {prompt!r} is a start token alone, of which nothing is read: give it more text."
             )
-    lengths = [len(ids) * model.method.prompt_copies for ids in encoded]
-    if max(lengths) > LONGEST or sum(lengths) > MOST:
+    tokens = sum(len(ids) for ids in encoded) * model.method.prompt_copies
+    if tokens > MOST:
         raise ValueError(
-            f"A figure of attention has room for {LONGEST:,} tokens a question and {MOST:,} in all, and these questions have "
-            f"up to {max(lengths):,} and {sum(lengths):,} in all: ask shorter ones, or fewer."
+            f"A figure of attention has room for {MOST} tokens, and these questions have {tokens:,}: ask shorter ones, or fewer."
         )
     return [_read(model, encoder, ids) for ids in encoded]
 

@@ -66,7 +66,7 @@ def test_a_run_without_a_second_pass_has_one_map(runs):
 @pytest.mark.parametrize("prompts", [["a " * 2000], ["a b"] * 600])
 def test_more_tokens_than_can_be_drawn_are_refused_before_the_model_is_asked(opened, monkeypatch, prompts):
     monkeypatch.setattr(type(opened.model), "read", None)
-    with pytest.raises(ValueError, match="has room for 256 tokens a question and 512 in all"):
+    with pytest.raises(ValueError, match="has room for 512 tokens, and these questions have"):
         read_questions(opened.model, opened.encoder, prompts)
 
 

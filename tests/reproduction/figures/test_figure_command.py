@@ -117,7 +117,10 @@ def test_gsm8k_from_local_copies(runs, shared):
         (["samples", "--run", "nowhere", "--out", "nowhere/a.md"], "There is no folder nowhere to write a.md into"),
         (["samples", "--run", "nowhere", "--out", "folder.md"], "folder.md is a folder"),
         (["attention", "--run", "nowhere", "--out", "nowhere/a.pdf", "--prompt", "a"], "There is no folder nowhere"),
-        (["attention", "--run", "USUAL", "--prompt", "a b" * 2000], "has room for 256 tokens a question"),
+        (
+            ["attention", "--run", "USUAL", "--prompt", "a b" * 2000],
+            "has room for 512 tokens, and these questions have",
+        ),
         (["alfa"], "There is no figure 'alfa'; the figures are alpha, blocks, attention, samples."),
         (["alpha", "--runs", "x"], "--runs"),
     ],
