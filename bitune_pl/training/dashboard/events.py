@@ -10,28 +10,18 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.summary_v2 import text_pb
 from torch.utils.tensorboard import SummaryWriter
-
-from bitune_pl.training.dashboard.texts import description
 
 
 class EventLogger(TensorBoardLogger):
     """TensorBoard events and nothing else: what was set is in `config.yaml`, not in a second file."""
 
-    def __init__(self, *args, **settings) -> None:
-        super().__init__(*args, **settings)
-        self.described: set[str] = set()
-
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """All scalars of a step as one record: a sixth of the time and half the bytes of one record each."""
         values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in metrics.items()]
-        for value in values:
-            if value.tag not in self.described and (said := description(value.tag)):
-                value.metadata.CopyFrom(SummaryMetadata(summary_description=said))  # with its first value only
-        self.described |= metrics.keys()
         self.experiment.file_writer.add_summary(Summary(value=values), step)
 
     def save(self) -> None:

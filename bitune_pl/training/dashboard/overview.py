@@ -12,7 +12,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from bitune_pl.method.variants import name_of
 from bitune_pl.training.dashboard.events import log_text, writers
-from bitune_pl.training.dashboard.texts import as_table
+from bitune_pl.training.dashboard.texts import CURVES, as_table
 
 LAYOUT = {
     "alpha": {
@@ -55,6 +55,7 @@ class Overview(Callback):
         entry |= {name: settings[name] for name in ("lr", "seed")}
         definition, start, self.end = hparams(entry, dict.fromkeys(SCORES, 0.0))
         log_text(trainer, "settings", as_table(settings))
+        log_text(trainer, "terms", as_table(CURVES, "| curve | what it is |"))
         for writer in writers(trainer):
             writer.add_custom_scalars(LAYOUT)
             writer.file_writer.add_summary(definition)

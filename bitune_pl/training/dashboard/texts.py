@@ -4,28 +4,17 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
-_ALPHA = (
-    "Share of the second pass in the {} that the answer attends to: 0 is the causal pass alone, 1 the second pass alone "
-    "(in Bitune the bidirectional one); 1/2 before training. {}"
-)
-DESCRIPTIONS = {
-    "alpha_k/layer_": _ALPHA.format("keys", "One curve for each block, the first one is 0."),
-    "alpha_v/layer_": _ALPHA.format("values", "One curve for each block, the first one is 0."),
-    "alpha_k/": _ALPHA.format("keys", "Over all blocks."),
-    "alpha_v/": _ALPHA.format("values", "Over all blocks."),
-    "gradient_norm/": "Norm of the gradient of an update, before it is clipped: of all that is trained, or of a part.",
+CURVES = {
+    "alpha_k, alpha_v": "Share of the second pass in the keys and in the values that an answer attends to: 0 is the causal pass "
+    "alone, 1 the second pass alone (in Bitune the bidirectional one), 1/2 where every run starts. layer_00 is the first block.",
+    "gradient_norm": "Norm of the gradient of an update, before it is clipped: of all that is trained, or of a part.",
     "loss/train": "Loss of the whole update: micro-batches and ranks together.",
     "accuracy/untuned": "Share of validation questions that the base gets right as it was pretrained.",
     "accuracy/validation": "Share of validation questions whose right choice is the likeliest.",
     "tokens_per_second": "Tokens of prompts and answers, each counted once; validations left out.",
-    "cost/": "Since the start of the run, validations left out.",
+    "cost": "Since the start of the run, validations left out.",
 }
-"""What a curve is, by how its name begins; the first one that fits."""
-
-
-def description(tag: str) -> str:
-    """What TensorBoard shows of a curve beside its name; empty where the name says it."""
-    return next((text for start, text in DESCRIPTIONS.items() if tag.startswith(start)), "")
+"""What curves are, by how their names begin."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +49,10 @@ def _indented(text: str) -> str:
     return "\n".join(_INDENT + line for line in text.split("\n"))
 
 
-def as_table(settings: Mapping[str, Any]) -> str:
-    """Settings as a Markdown table."""
+def as_table(settings: Mapping[str, Any], heads: str = "| setting | value |") -> str:
+    """Settings as a Markdown table; `heads` is its first line."""
     rows = [f"| {name} | {_escaped(str(value))} |" for name, value in settings.items()]
-    return "\n".join(["| setting | value |", "|---|---|", *rows])
+    return "\n".join([heads, "|---|---|", *rows])
 
 
 def _escaped(value: str) -> str:
