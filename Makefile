@@ -44,7 +44,7 @@ reproduce-%: $(INSTALLED) ## a table of the paper: make reproduce-table1 PROFILE
 # Up to four processes, each on one thread, as tiny tensors gain nothing from more.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
-test: $(INSTALLED) ## the quick tests (under 5 minutes)
+test: $(INSTALLED) ## the quick tests (about 6 minutes)
 	@$(PYTEST)
 
 test-slow: $(INSTALLED) ## only the tests that `make test` leaves out
