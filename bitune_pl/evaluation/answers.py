@@ -38,12 +38,12 @@ def stated(text: str, choices: Sequence[str] = ()) -> str | None:
 
 def number(doc: dict, results: list[str]) -> dict[str, float]:
     """Scores of a sum that ends in a number."""
-    return _scores(results[0], doc, strict_number, extract_number)
+    return _scores(results[0], doc, strict_number, EXTRACTORS[number])
 
 
 def worked(doc: dict, results: list[str]) -> dict[str, float]:
     """Scores of a worked answer that ends in a letter, or where no choices are listed in a number."""
-    return _scores(results[0], doc, final_answer, lambda said: stated(said, doc.get("choices") or ()))
+    return _scores(results[0], doc, final_answer, EXTRACTORS[worked])
 
 
 EXTRACTORS: dict[Callable, Callable[[str, dict], Found]] = {
@@ -53,10 +53,12 @@ EXTRACTORS: dict[Callable, Callable[[str, dict], Found]] = {
 """What the flexible score of a task found, for who wants to read it."""
 
 
-def _scores(text: str, doc: dict, strict: Callable[[str], Found], flexible: Callable[[str], Found]) -> dict[str, float]:
-    found, marked, gold = flexible(text), strict(text), doc["answer"]
+def _scores(
+    text: str, doc: dict, strict: Callable[[str], Found], flexible: Callable[[str, dict], Found]
+) -> dict[str, float]:
+    found, marked, gold = flexible(text, doc), strict(text), doc["answer"]
     return {
         "exact_match_strict": float(marked is not None and marked == strict(gold)),
-        "exact_match_flexible": float(found is not None and found == flexible(gold)),
+        "exact_match_flexible": float(found is not None and found == flexible(gold, doc)),
         "without_answer": float(found is None),
     }

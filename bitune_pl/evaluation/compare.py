@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,10 +158,12 @@ def _by_key(path: str, questions: Iterable[Any]) -> dict[Key, Question]:
 
 def _whole_task(task: str) -> str:
     """`mmlu` for one of its subjects; other tasks of lm-eval begin like these."""
-    group, _, subject = task.partition("_")
-    return (
-        "mmlu" if group == "mmlu" and (Path(__file__).parent / "tasks" / "mmlu" / f"{subject}.yaml").is_file() else task
-    )
+    return "mmlu" if task in _subjects() else task
+
+
+@cache
+def _subjects() -> set[str]:
+    return {f"mmlu_{path.stem}" for path in (Path(__file__).parent / "tasks" / "mmlu").glob("[!_]*.yaml")}
 
 
 def _model(said: Any) -> str:

@@ -172,9 +172,10 @@ def _parser() -> Arguments:
 def _checked(args: Namespace) -> list[str]:
     """The names of the tasks, once the arguments make sense."""
     asked = [task.strip() for task in args.tasks.split(",") if task.strip()]
-    names = list({Path(name).resolve() if Path(name).is_file() else name: name for name in reversed(asked)}.values())[
-        ::-1
-    ]
+    found: dict[Path | str, str] = {}
+    for name in asked:  # a file is one task, however it is named
+        found.setdefault(Path(name).resolve() if Path(name).is_file() else name, name)
+    names = list(found.values())
     if not names:
         raise ValueError("--tasks names no task: give some, separated by commas, such as piqa,arc_challenge.")
     if args.limit is not None and args.limit < 1:

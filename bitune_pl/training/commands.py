@@ -43,9 +43,10 @@ def fit(argv: list[str]) -> None:
             cli.save_config()
         _ = cli.model.tokenizer  # a base that cannot be had is told before rows are read
         cli.trainer.fit(cli.model, cli.datamodule, ckpt_path=ckpt_path)
-        trained = cli.trainer.global_step > before or is_unfinished(cli.trainer, best)
-        if trained and cli.trainer.global_step == before:
-            finish(cli.trainer, cli.model, best, run)
+        trained = cli.trainer.global_step > before
+        if not (trained or cli.is_new) and is_unfinished(cli.trainer, best):
+            finish(cli.trainer, cli.model, best, Path(ckpt_path))
+            trained = True
     if cli.trainer.is_global_zero:
         _report(cli, trained)
 

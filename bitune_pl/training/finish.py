@@ -12,7 +12,6 @@ from lightning.pytorch import LightningModule, Trainer
 
 from bitune_pl.training.callbacks import BestModel
 from bitune_pl.training.dashboard.events import EventLogger
-from bitune_pl.training.run_folder import last_checkpoint
 
 
 def is_unfinished(trainer: Trainer, best: BestModel) -> bool:
@@ -20,8 +19,8 @@ def is_unfinished(trainer: Trainer, best: BestModel) -> bool:
     return not best.folder.is_dir() or (_validates(trainer) and best.validated != trainer.global_step)
 
 
-def finish(trainer: Trainer, pl_module: LightningModule, best: BestModel, run: Path) -> None:
-    """Validate the weights of the last update, and keep them if they are the best."""
+def finish(trainer: Trainer, pl_module: LightningModule, best: BestModel, checkpoint: Path) -> None:
+    """Validate the weights of the checkpoint that was resumed, the last update's, and keep them if they are the best."""
     update = trainer.global_step
     if _validates(trainer):
         trainer.validate(pl_module, trainer.datamodule, verbose=False)
@@ -29,12 +28,12 @@ def finish(trainer: Trainer, pl_module: LightningModule, best: BestModel, run: P
         if monitor in trainer.callback_metrics:
             best.take(trainer, pl_module, float(trainer.callback_metrics[monitor]), mode)
         if trainer.is_global_zero and any(isinstance(logger, EventLogger) for logger in trainer.loggers):
-            events = EventLogger(run, name="", version="", default_hp_metric=False)
+            events = EventLogger(best.folder.parent, name="", version="", default_hp_metric=False)
             events.log_metrics({name: float(value) for name, value in trainer.callback_metrics.items()}, update)
             events.finalize("success")
     best.keep_last(trainer, pl_module)
     if trainer.is_global_zero:
-        _remember(last_checkpoint(run), best)
+        _remember(checkpoint, best)
 
 
 def _validates(trainer: Trainer) -> bool:

@@ -122,6 +122,14 @@ def test_a_run_stopped_in_its_last_validation_is_finished(fit, monkeypatch, keep
     assert "is already at update 5 of 5, so nothing was trained." in said
 
 
+def test_a_checkpoint_from_elsewhere_that_is_at_the_end_is_left_as_it_was(fit, tmp_path):
+    run, _ = fit("--trainer.max_steps", "2")
+    checkpoint = (run / "checkpoints" / "last.ckpt").rename(tmp_path / "copy.ckpt")
+    before = checkpoint.read_bytes()
+    _, said = fit("--ckpt_path", str(checkpoint), "--trainer.max_steps", "2")
+    assert "is already at update 2 of 2, so nothing was trained." in said and checkpoint.read_bytes() == before
+
+
 def test_a_run_is_trained_by_one_command_at_a_time(fit):
     run, _ = fit("--trainer.max_steps", "2")
     with locked(run):

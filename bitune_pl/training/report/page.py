@@ -93,7 +93,7 @@ def _more_curves(record: Record) -> str:
     """Those that fewer readers look for, scores of tasks first."""
     tasks = {tag: {tag: tag} for tag in record.curves if tag.startswith("eval/")}
     charts = [line_chart(title, _lines(record, tags)) for title, tags in tasks.items()]
-    found = {name: record.alphas(name) for name in NAMES if record.alphas(name)[0]}
+    found = {name: curve for name in NAMES if (curve := record.alphas(name))[0]}
     if found:
         means = {name: (updates, alphas.mean(1).tolist()) for name, (updates, alphas) in found.items()}
         band = {n: ((u, a.min(1).tolist()), (u, a.max(1).tolist())) for n, (u, a) in found.items()}
