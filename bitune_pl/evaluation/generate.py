@@ -76,9 +76,7 @@ def _rows(args: Namespace) -> Iterator[dict]:
         raise ValueError("There is no prompt: give one by --prompt TEXT, --file FILE or standard input.")
     fields = dict(map(_pair, args.field))
     if args.file is not None and args.file.endswith(".jsonl"):
-        if not Path(args.file).is_file():
-            raise FileNotFoundError(f"There is no file {args.file} to read the prompt from.")
-        for where, row in files.jsonl(Path(args.file), args.file):
+        for where, row in files.read(Path(args.file), args.file):
             yield _whole({"choices": args.choice} | fields | _checked(row, where), fields, where)
     else:
         text = args.prompt if args.prompt is not None else _text(args.file or "-").rstrip("\n")

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from bitune_pl.training.dashboard.events import validates_a_training
 from bitune_pl.training.model_folder import write_model
 
 
@@ -81,7 +82,7 @@ class BestModel(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         monitor, mode = self.watched(trainer)
-        if trainer.state.fn == "fit" and not trainer.sanity_checking and monitor in trainer.callback_metrics:
+        if validates_a_training(trainer) and monitor in trainer.callback_metrics:
             self.take(trainer, pl_module, float(trainer.callback_metrics[monitor]), mode)
 
     def watched(self, trainer: Trainer) -> tuple[str | None, str]:

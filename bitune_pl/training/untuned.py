@@ -13,7 +13,7 @@ from bitune_pl.evaluation.paired import Gain, paired_gain
 from bitune_pl.method.backbone import load_decoder
 from bitune_pl.method.model import Bitune
 from bitune_pl.sample import Sample
-from bitune_pl.training.dashboard.events import log_scalars
+from bitune_pl.training.dashboard.events import log_scalars, validates_a_training
 from bitune_pl.training.scores import Scores
 
 
@@ -44,7 +44,7 @@ class UntunedScore(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A level beside the run's own curve."""
-        if self.right and trainer.state.fn == "fit" and not trainer.sanity_checking:
+        if self.right and validates_a_training(trainer):
             self._log(trainer)
 
     def _log(self, trainer: Trainer) -> None:

@@ -36,6 +36,11 @@ class FlushEvents(Callback):
             writer.flush()
 
 
+def validates_a_training(trainer: Trainer) -> bool:
+    """Whether a validation is one of a training: not its sanity check, and not a command of its own."""
+    return trainer.state.fn == "fit" and not trainer.sanity_checking
+
+
 def log_scalars(trainer: Trainer, scalars: Mapping[str, float]) -> None:
     """Give scalars of the current update to every logger of a run."""
     for logger in trainer.loggers:

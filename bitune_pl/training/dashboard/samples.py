@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.sample import Sample
-from bitune_pl.training.dashboard.events import log_text, writers
+from bitune_pl.training.dashboard.events import log_text, validates_a_training, writers
 from bitune_pl.training.dashboard.texts import Answered
 
 PROMPTS, TOKENS = 3, 32
@@ -21,7 +21,7 @@ class SampleAnswers(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         rows = trainer.datamodule.rows.get("validation") if trainer.datamodule else None
-        if trainer.state.fn != "fit" or trainer.sanity_checking or not rows:
+        if not validates_a_training(trainer) or not rows:
             return
         if writers(trainer):
             samples = [rows[i].sample for i in range(min(PROMPTS, len(rows)))]

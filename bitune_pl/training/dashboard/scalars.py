@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bitune_pl.method import adapters
 from bitune_pl.method.model import Bitune
-from bitune_pl.training.dashboard.events import log_scalars
+from bitune_pl.training.dashboard.events import log_scalars, validates_a_training
 
 
 class UpdateLog(Callback):
@@ -66,7 +66,7 @@ class UpdateLog(Callback):
         self._begin()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+        if validates_a_training(trainer):
             scores = {n: v for n, v in trainer.callback_metrics.items() if n.endswith("/validation")}
             log_scalars(trainer, {name: value for name, (value,) in to_host(scores).items()})
             self.start = time.perf_counter()  # the time of a validation is not the time of an update
