@@ -32,6 +32,20 @@ def put(path: Path, text: str) -> None:
         raise
 
 
+def check_place(path: Path, such_as: str) -> None:
+    """Refuse an `--out` that could not be written in the end; `such_as` is a file's name that could.
+
+    Raises:
+        OSError: if its folder is missing, it is a folder itself, or it may not be written.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"--out {path}: there is no folder {path.parent}; make it first, or name another file.")
+    if path.is_dir():
+        raise IsADirectoryError(f"--out {path} is a folder: name a file in it, such as {path / such_as}.")
+    if not all(os.access(place, os.W_OK) for place in (path, path.parent) if place.exists()):
+        raise PermissionError(f"--out {path} may not be written: name a file elsewhere.")
+
+
 def read(path: Path, name: str | None = None) -> Iterator[Row]:
     """Rows of a file, called `name` in messages (default: the file's own name).
 

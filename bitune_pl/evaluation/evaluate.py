@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bitune_pl.arguments import Arguments
+from bitune_pl.data.files import check_place
 
 
 def main(argv: list[str]) -> None:
@@ -21,7 +22,7 @@ def main(argv: list[str]) -> None:
     from bitune_pl.evaluation import catalogue, results
 
     if args.out:
-        results.check_place(args.out)
+        check_place(args.out, "results.json")
     tasks = catalogue.load(names, args.root, args.part, args.limit)
     try:
         scored, finished = _run(args, names, tasks)

@@ -12,7 +12,6 @@ a score means is said in the tasks' YAML files.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
@@ -128,20 +127,6 @@ def _text(found: object) -> str | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) or hasattr(value, "item")
-
-
-def check_place(path: Path) -> None:
-    """Refuse a file that could not be written in the end.
-
-    Raises:
-        ValueError, OSError: if its folder is missing, it is a folder itself, or it may not be written.
-    """
-    if not path.parent.is_dir():
-        raise ValueError(f"--out {path}: there is no folder {path.parent}; make it first, or name another file.")
-    if path.is_dir():
-        raise ValueError(f"--out {path} is a folder: name a file in it, such as {path / 'results.json'}.")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise PermissionError(f"--out {path} may not be written: name a file elsewhere.")
 
 
 def write(results: dict, path: Path) -> None:

@@ -218,7 +218,7 @@ def test_texts_cannot_become_markup(tmp_path):
         (["nowhere"], "nowhere is not the folder of a run"),
         (["."], "it has no config.yaml. There are runs below it: name one, such as cut."),
         ([], "The following arguments are required: RUN"),
-        (["RUN", "--out", "nowhere/page.html"], "There is no folder nowhere"),
+        (["RUN", "--out", "nowhere/page.html"], "there is no folder nowhere"),
         (["RUN", "--out", "."], "is a folder"),
         (["cut"], "cannot be read as a config"),
     ],

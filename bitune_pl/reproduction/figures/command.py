@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bitune_pl.arguments import Arguments
+from bitune_pl.data.files import check_place
 
 DEFAULT_SOURCE = "gsm8k"
 
@@ -42,10 +43,9 @@ def _blocks(args: Namespace) -> list[Path]:
 
 def _draw_runs(args: Namespace, function: str) -> list[Path]:
     _need_run(args)
-    _check_place(args.out)
     from bitune_pl.reproduction.figures import style  # before anything else that needs matplotlib
 
-    style.check_ending(args.out)
+    style.files(args.out)
     from bitune_pl.reproduction.figures import alpha
     from bitune_pl.reproduction.figures.trajectories import read
 
@@ -56,10 +56,9 @@ def _attention(args: Namespace) -> list[Path]:
     _need_run(args)
     if len(args.run) > 1:
         raise ValueError("Attention maps are of one run: give one --run.")
-    _check_place(args.out)
     from bitune_pl.reproduction.figures import style
 
-    style.check_ending(args.out)
+    style.files(args.out)
     asked = _asked(args)
     from bitune_pl.evaluation.run import open_run
     from bitune_pl.reproduction.figures.attention import draw_attention, read_questions
@@ -77,7 +76,7 @@ def _samples(args: Namespace) -> list[Path]:
 
     if args.out.suffix not in samples.FORMATS:
         raise ValueError(f"--out ends in {', '.join(samples.FORMATS)}, not in {args.out.suffix or 'nothing'}.")
-    _check_place(args.out)
+    check_place(args.out, "samples.md")
     examples = _examples(args, args.source or DEFAULT_SOURCE, only_worked=True)
     names, answers = zip(*_answered(args, examples), strict=True)
     samples.write(names, samples.rows(examples, answers), args.out)
@@ -102,14 +101,6 @@ def _answered(args: Namespace, examples: Sequence) -> Iterator[tuple[str, list]]
 def _need_run(args: Namespace) -> None:
     if not args.run:
         raise ValueError("Say what to draw: --run FOLDER, such as runs/smollm2/<date-time>-<seed>.")
-
-
-def _check_place(out: Path) -> None:
-    """Refuse a file that could not be written at the end."""
-    if not out.parent.is_dir():
-        raise ValueError(f"There is no folder {out.parent} to write {out.name} into: make it first.")
-    if out.suffix and out.is_dir():
-        raise ValueError(f"{out} is a folder: --out names the file to write.")
 
 
 def _asked(args: Namespace) -> list[str]:

@@ -17,6 +17,8 @@ except ImportError as error:
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bitune_pl.data.files import check_place
+
 COLUMN, PAGE = 3.3, 6.8
 """Widths of a column and of a page, in inches."""
 
@@ -50,16 +52,23 @@ def blank(width: float, height: float, rows: int = 1, columns: int = 1, **settin
     return figure, figure.subplots(rows, columns, squeeze=False, **settings).ravel()
 
 
-def check_ending(out: Path) -> None:
-    """Refuse a name that has the ending of no format."""
+def files(out: Path) -> list[Path]:
+    """What `save` writes: the format that the name ends in; without an ending `.pdf` and `.png`.
+
+    Raises:
+        ValueError, OSError: if the ending is of no format, or a file could not be written there.
+    """
     if out.suffix and out.suffix not in FORMATS:
         raise ValueError(f"--out ends in {', '.join(FORMATS)}, or in nothing for .pdf and .png, not in {out.suffix}.")
+    named = [out] if out.suffix or not out.name else [out.with_suffix(ending) for ending in (".pdf", ".png")]
+    for file in named:
+        check_place(file, "figure.pdf")
+    return named
 
 
 def save(figure: Figure, out: Path) -> list[Path]:
-    """Write a figure in the format that the name ends in; without an ending as `.pdf` and as `.png`."""
-    files = [out] if out.suffix else [out.with_suffix(ending) for ending in (".pdf", ".png")]
+    """Write a figure, and say into which files."""
     with matplotlib.rc_context(STYLE):
-        for file in files:
+        for file in files(out):
             figure.savefig(file, metadata=FORMATS[file.suffix])
-    return files
+    return files(out)

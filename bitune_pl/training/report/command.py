@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bitune_pl.arguments import Arguments
-from bitune_pl.data.files import put
+from bitune_pl.data.files import check_place, put
 
 
 def main(argv: list[str]) -> None:
@@ -11,10 +11,8 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     folder = Path(args.run)
     out = Path(args.out) if args.out else folder / "report.html"
-    if args.out and not out.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {out.parent} to write {out.name} into.")
-    if out.is_dir():
-        raise IsADirectoryError(f"{out} is a folder: give --out the name of a file, such as {out / 'report.html'}.")
+    if args.out:
+        check_place(out, "report.html")
 
     from bitune_pl.training.report.page import page
     from bitune_pl.training.report.record import read

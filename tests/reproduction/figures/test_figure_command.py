@@ -104,7 +104,7 @@ def test_gsm8k_from_local_copies(runs, shared):
         (["alpha", "--run", "YOUNG"], "has logged no alpha yet"),
         (["alpha", "--run", "SILENT"], "has no TensorBoard events"),
         (["alpha", "--run", "USUAL", "--out", "a.gif"], "--out ends in .pdf, .svg, .png"),
-        (["alpha", "--run", "USUAL", "--out", "nowhere/a.pdf"], "There is no folder nowhere"),
+        (["alpha", "--run", "USUAL", "--out", "nowhere/a.pdf"], "there is no folder nowhere"),
         (
             ["attention", "--run", "nowhere", "--prompt", "a"],
             "nowhere does not exist: give the folder of a finished",
@@ -114,9 +114,16 @@ def test_gsm8k_from_local_copies(runs, shared):
         (["attention", "--run", "USUAL", "--data.root", "nowhere"], "There is no file nowhere/gsm8k"),
         (["samples", "--run", "USUAL", "--questions", "0"], "--questions is a number of questions"),
         (["samples", "--run", "USUAL", "--out", "a.pdf"], "--out ends in .txt, .md, .html"),
-        (["samples", "--run", "nowhere", "--out", "nowhere/a.md"], "There is no folder nowhere to write a.md into"),
+        (
+            ["samples", "--run", "nowhere", "--out", "nowhere/a.md"],
+            "there is no folder nowhere; make it first",
+        ),
         (["samples", "--run", "nowhere", "--out", "folder.md"], "folder.md is a folder"),
-        (["attention", "--run", "nowhere", "--out", "nowhere/a.pdf", "--prompt", "a"], "There is no folder nowhere"),
+        (["alpha", "--run", "USUAL", "--out", "."], "--out . is a folder: name a file in it, such as figure.pdf."),
+        (
+            ["attention", "--run", "nowhere", "--out", "nowhere/a.pdf", "--prompt", "a"],
+            "there is no folder nowhere",
+        ),
         (
             ["attention", "--run", "USUAL", "--prompt", "a b" * 2000],
             "has room for 512 tokens, and these questions have",
