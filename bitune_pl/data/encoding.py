@@ -59,7 +59,7 @@ class Encoder:
     def prompt(self, text: str) -> LongTensor:
         """Ids of a prompt, shape `(prompt,)`; half a surrogate pair, which is no character, is a ValueError."""
         if SURROGATE.search(text):
-            raise ValueError("The prompt holds half a surrogate pair, which is no character: correct it.")
+            raise ValueError(f"The prompt {_HALF_CHARACTER}")
         return _tensor(self._checked_prompt(self._tokenize([text])[0], "The prompt"))
 
     def training(self, example: Example) -> Sample | Dropped:
@@ -91,6 +91,9 @@ class Encoder:
     def choice_ids(self, examples: Iterable[Example]) -> Iterator[tuple[Ids, list[Ids]]]:
         """`choices` for many rows, in bulk."""
         for chunk in _chunks(examples):
+            for example in chunk:
+                if SURROGATE.search("".join((example.prompt, *example.answers))):
+                    raise ValueError(f"{example.where} {_HALF_CHARACTER}")
             rows = self._encode(chunk, [example.answers for example in chunk])
             for example, (prompt, answers) in zip(chunk, rows, strict=True):
                 if not all(answers):
@@ -178,6 +181,7 @@ def _chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
 
 
 _CONTROL_TEXT = "text would become a control token"
+_HALF_CHARACTER = "holds half a surrogate pair, which is no character: correct it."
 
 
 def _tensor(ids: Ids) -> LongTensor:

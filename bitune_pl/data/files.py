@@ -12,18 +12,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+LONGEST_NAME = 255
+"""Bytes of a file's name."""
+
 Row = tuple[str, dict | ValueError]  # where it stands, and its fields or what is wrong with it
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file whole or not at all: where that fails, the old one stays and nothing is left over."""
-    new = None
+    """Write a file whole or not at all: where that fails, the old one stays and nothing is left over. A link stays one."""
+    new, place = None, path.resolve()
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".", delete=False) as file:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=place.parent, prefix=".", delete=False) as file:
             new = Path(file.name)
             file.write(text)
         new.chmod(0o644)
-        os.replace(new, path)
+        os.replace(new, place)
     except BaseException as error:
         if new:
             new.unlink(missing_ok=True)
@@ -36,13 +39,23 @@ def check_place(path: Path, such_as: str) -> None:
     """Refuse an `--out` that could not be written in the end; `such_as` is a file's name that could.
 
     Raises:
-        OSError: if its folder is missing, it is a folder itself, or it may not be written.
+        OSError, ValueError: if its folder is missing, its name is too long, it is no file, or it may not be written.
     """
-    if not path.parent.is_dir():
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise ValueError(f"--out {path}: the name is too long for a file; name a shorter one.")
+    place = path.resolve()
+    if not place.parent.is_dir():
         raise FileNotFoundError(f"--out {path}: there is no folder {path.parent}; make it first, or name another file.")
-    if path.is_dir():
+    if place.is_dir():
         raise IsADirectoryError(f"--out {path} is a folder: name a file in it, such as {path / such_as}.")
-    if not all(os.access(place, os.W_OK) for place in (path, path.parent) if place.exists()):
+    if place.exists() and not place.is_file():
+        raise FileExistsError(f"--out {path} is a device or a pipe: name a file.")
+    try:
+        tempfile.TemporaryFile(dir=place.parent).close()
+        may = not place.exists() or os.access(place, os.W_OK)
+    except OSError:
+        may = False
+    if not may:
         raise PermissionError(f"--out {path} may not be written: name a file elsewhere.")
 
 

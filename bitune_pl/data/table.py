@@ -38,7 +38,7 @@ class Source:
             has no more rows than this; the last tenth, at most so many, of a user's own data and of worked answers).
         generated: scored by the number at the end of the generated answer, not by choosing.
         tested_on: the source whose test part is this one's; only for chain of thought, which is scored by the letter or
-            number that `chain_of_thought.final_answer` finds in the generated answer.
+            number that the generated answer states.
         make: makes the rows of a part; only for embedded sets.
         own: reads the rows of a split of a user's own data.
     """

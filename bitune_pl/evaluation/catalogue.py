@@ -23,6 +23,7 @@ from bitune_pl.data.table import SOURCES
 from bitune_pl.evaluation import documents
 
 TASKS = Path(__file__).parent / "tasks"
+PARTS = ("test", "validation", "train")
 
 
 def manager(
@@ -42,24 +43,39 @@ def manager(
 
 
 def load(
-    names: Sequence[str], root: str | Path | None = None, part: str = "test", limit: int | None = None
+    names: Sequence[str] | str, root: str | Path | None = None, part: str = "test", limit: int | None = None
 ) -> dict[str, dict]:
     """Tasks by the names that were asked for, each as lm-eval's `evaluate` takes it; all data is read here.
 
     Raises:
-        ValueError: if a task is unknown (near names are given) or cannot be scored.
+        ValueError: if a task is unknown (near names are given) or cannot be scored, or there is no such part.
         FileNotFoundError, ConnectionError: if its data is not there.
     """
+    if isinstance(names, str):
+        names = [names]
+    if part not in PARTS:
+        raise ValueError(f"The part of a task is {', '.join(PARTS)}, not {part!r}.")
     with quiet():
         ours = manager(root, part, limit)
         specs = {name: _spec(name, ours) for name in names}
-        everything = manager(root, part, limit, all_of_lm_eval=True) if None in specs.values() else ours
+        theirs = [name for name, spec in specs.items() if spec is None]
+        everything = manager(root, part, limit, all_of_lm_eval=True) if theirs else ours
+        for name in theirs:
+            if name not in everything.all_tasks:
+                raise _unknown(name, ours)
+        if theirs and part != "test":
+            raise ValueError(f"{theirs[0]} is a task of lm-eval's, which knows what it is scored on: leave --part out.")
         loaded = {}
         for name, spec in specs.items():
             loaded[name] = (ours if spec else everything).load([spec or name])
             for task in loaded[name]["tasks"].values():
                 _prepare(task)
         return loaded
+
+
+def named(name: str, loaded: dict) -> list[str]:
+    """What a name that was loaded stands for: a task; a group, without its tasks; the tasks of a tag of lm-eval's."""
+    return [name] if name in loaded["groups"] else list(loaded["tasks"])
 
 
 def _spec(name: str, ours: TaskManager) -> str | dict | None:
@@ -75,13 +91,17 @@ def _spec(name: str, ours: TaskManager) -> str | dict | None:
     except ValueError as error:
         if is_of_lm_eval(name):
             return None
-        near = get_close_matches(name, dict.fromkeys([*ours.all_tasks, *SOURCES]), n=3)
-        known = ", ".join(task for task in ours.all_tasks if not task.startswith("mmlu_"))
-        raise ValueError(
-            f"There is no task {name!r}{f'; did you mean {_either(near)}?' if near else '.'} Tasks are {known}, the other data "
-            "sources, a file of your own, and those of lm-eval."
-        ) from error
+        raise _unknown(name, ours) from error
     return of_source(name)
+
+
+def _unknown(name: str, ours: TaskManager) -> ValueError:
+    near = get_close_matches(name, dict.fromkeys([*ours.all_tasks, *SOURCES]), n=3)
+    known = ", ".join(task for task in ours.all_tasks if not task.startswith("mmlu_"))
+    return ValueError(
+        f"There is no task {name!r}{f'; did you mean {_either(near)}?' if near else '.'} Tasks are {known}, the other data "
+        "sources, a file of your own, and those of lm-eval."
+    )
 
 
 def of_source(name: str) -> dict:
@@ -92,9 +112,9 @@ def of_source(name: str) -> dict:
 
 
 def is_of_lm_eval(name: str) -> bool:
-    """Whether a YAML file of lm-eval names a task, group or tag so; a second of reading, nothing is parsed."""
+    """Whether a YAML file of lm-eval seems to name a task, group or tag so; a second of reading, nothing is parsed."""
     line = re.compile(rf"^\W*(?:(?:task|group|tag)\W*:\W*|-\W*){re.escape(name)}\W*$".encode(), re.MULTILINE)
-    files = Path(lm_eval.tasks.__file__).parent.glob("**/*.y*ml")
+    files = Path(lm_eval.tasks.__file__).parent.glob("**/*y*ml")
     return any(line.search(file.read_bytes()) for file in files)
 
 

@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor
 
-
-def pick(choices: Sequence[Tensor]) -> int:
-    """The chosen position, from the log-likelihood of each token of each choice."""
-    sums = [float(tokens.sum()) for tokens in choices]
-    return max(range(len(sums)), key=sums.__getitem__)
+def pick(log_likelihoods: Sequence[float]) -> int:
+    """The chosen position, from the log-likelihood of each choice; the first of several that are as good."""
+    return max(range(len(log_likelihoods)), key=log_likelihoods.__getitem__)

@@ -1,6 +1,6 @@
 """`bitune compare A.json B.json`: two results of `bitune evaluate`, question by question.
 
-Questions are the same if task, place in the task and prompt are; only those that both files hold are compared, and what
+Questions are the same if task, place in the task, prompt and choices are; only those that both files hold are compared, and what
 is left out is told. Each task has a line: both scores, their difference with a 95 % interval (paired bootstrap) and
 McNemar's exact test. The subjects of MMLU are one task. Over all tasks there are two lines: all questions together, and
 the mean of the tasks' scores, which is the paper's "Avg.".
@@ -23,13 +23,16 @@ METRICS = ("acc", "exact_match_flexible", "exact_match_strict")
 NO_METRIC = {"index", "gold", "chosen"}
 """Numbers of a question that say which, not how well."""
 
+LARGEST = 1e100
+"""Beyond any score."""
+
 Question = Mapping[str, Any]
-Key = tuple[str, int, str]
+Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Results:
-    """One file: its path, what was scored, and its questions by task, place and prompt."""
+    """One file: its path, what was scored, and its questions by task, place, and prompt with choices."""
 
     path: str
     model: str
@@ -144,7 +147,9 @@ def _by_key(path: str, questions: Iterable[Any]) -> dict[Key, Question]:
     for number, question in enumerate(questions, start=1):
         try:
             task, index, prompt = question["task"], question["index"], question["prompt_hash"]
-            key = (_whole_task(task), f"{task} {index}", str(prompt))
+            key = (_whole_task(task), f"{task} {index}", f"{prompt} {question.get('choices_hash')}")
+            if not isinstance(task, str):
+                raise TypeError
         except (KeyError, TypeError, AttributeError):
             raise ValueError(
                 f"Question {number} of {path} lacks task, index or prompt_hash: the file was written in another format, "
@@ -213,12 +218,10 @@ def _refuse_other_golds(task: str, pairs: Iterable[tuple[Question, Question]], b
 
 def _number(question: Question, metric: str) -> float:
     value = question[metric]
-    try:
-        if isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # a whole number beyond what a float holds
-        value = f"a number of {value.bit_length()} bits"
-    raise ValueError(f"{metric} of question {question['index']} of {question['task']} is {value!r}, not a number.")
+    if isinstance(value, int | float) and -LARGEST < value < LARGEST:
+        return float(value)
+    said = repr(value)[:40]
+    raise ValueError(f"{metric} of question {question['index']} of {question['task']} is {said}, not a score.")
 
 
 def _row(name: str, before: list[float], after: list[float]) -> Row:

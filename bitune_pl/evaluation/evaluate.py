@@ -23,6 +23,8 @@ def main(argv: list[str]) -> None:
 
     if args.out:
         check_place(args.out, "results.json")
+        check_place(args.out.with_name(f"{args.out.name}.12345678.unfinished"), "results.json")
+        _refuse_to_write_over_a_task(args.out, names)
     tasks = catalogue.load(names, args.root, args.part, args.limit)
     try:
         scored, finished = _run(args, names, tasks)
@@ -38,7 +40,7 @@ def main(argv: list[str]) -> None:
 def evaluate(
     model,
     encoder,
-    tasks: Sequence[str] | dict[str, dict],
+    tasks: Sequence[str] | str | dict[str, dict],
     root: str | Path | None = None,
     limit: int | None = None,
     part: str = "test",
@@ -66,7 +68,8 @@ def evaluate(
         tell: called with each name that was asked for, and its scores, when they are there.
 
     Raises:
-        ValueError, FileNotFoundError, ConnectionError: if a task is unknown, cannot be scored, or its data is not there.
+        ValueError, FileNotFoundError, ConnectionError: before anything is scored, if a task is unknown, cannot be scored,
+            its data is not there, or a question of it has no room.
     """
     import torch
     from lm_eval.evaluator import evaluate as ask
@@ -75,45 +78,51 @@ def evaluate(
     from bitune_pl.evaluation import catalogue, results
     from bitune_pl.evaluation.harness import BituneLM
 
+    config = results.config_of(run)
     loaded = tasks if isinstance(tasks, dict) else catalogue.load(tasks, root, part, limit)
     if seed is not None:
         torch.manual_seed(seed)
     lm = BituneLM(model, encoder, max_length=max_length, finished=finished, progress=progress)
-    for task in loaded.values():
-        for name, spec in task["tasks"].items():
-            lm.check_room(name, spec)
+    with catalogue.quiet():
+        for task in loaded.values():
+            for one in task["tasks"].values():
+                lm.check(one, limit)
     start, rows, questions = time.perf_counter(), {}, {}
+    known = len(finished.answers) if finished else 0
     for name, task in loaded.items():
         lm.title, began = name, time.perf_counter()
         lm.cut.clear()
         with catalogue.quiet():
             found = ask(lm, task, limit=limit, bootstrap_iters=1000)
-        rows |= _rows(results, found, name, lm.cut, time.perf_counter() - began)
+        names = catalogue.named(name, task)
+        rows |= _rows(results, found, names, lm.cut, time.perf_counter() - began)
         questions |= {(row["task"], row["index"]): row for row in results.questions(found, task["tasks"])}
-        tell(name, rows[name])
+        for asked in names:
+            tell(asked, rows[asked])
     return {
         "bitune_pl": __version__,
         "versions": results.versions(),
         "model": results.describe(model, run) | results.computed(model),
-        "config": results.config_of(run),
+        "config": config,
         "settings": {
             "tasks": list(loaded), "root": None if root is None else str(root), "part": part, "limit": limit,
             "max_length": lm.max_length, "seed": seed,
         },
         "seconds": round(time.perf_counter() - start, 3),
+        "known_before": known,
         "tasks": rows,
         "questions": list(questions.values()),
     }  # fmt: skip
 
 
-def _rows(results, found: dict, name: str, cut: dict, seconds: float) -> dict[str, dict]:
-    """Scores of what was asked for, and of all tasks in a group; their share of its time is by number of questions."""
-    leaves, whole = results.leaves(found, name), results.scores(found, name)
+def _rows(results, found: dict, names: list[str], cut: dict, seconds: float) -> dict[str, dict]:
+    """Scores of what was asked for and of all tasks in it; their share of the time is by number of questions."""
+    whole = sum(n["effective"] for n in found["n-samples"].values())
     rows = {}
-    for task in dict.fromkeys([name, *found["results"]]):
+    for task in dict.fromkeys([*names, *found["results"]]):
         got = results.scores(found, task)
-        own = results.leaves(found, task) if task != name else leaves
-        spent = {"seconds": round(seconds * got["n"] / whole["n"], 3), "cut_contexts": sum(cut[leaf] for leaf in own)}
+        cut_contexts = sum(cut[leaf] for leaf in results.leaves(found, task))
+        spent = {"seconds": round(seconds * got["n"] / whole, 3), "cut_contexts": cut_contexts}
         rows[task] = {"n": got.pop("n"), **spent, **got}
     return rows
 
@@ -127,16 +136,21 @@ def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> tuple[dic
     opened = open_either(args.run, args.base)
     finished = None
     if args.out:
-        owner = results.fingerprint(opened.model, opened.encoder, max_length=args.max_length, seed=args.seed)
-        finished = Finished(args.out.with_name(args.out.name + ".unfinished"), owner)
+        asked = {name: vars(args)[name] for name in ("root", "limit", "part", "max_length", "seed")}
+        finished = Finished(args.out, results.fingerprint(opened.model, opened.encoder, tasks=names, **asked))
         if finished.answers:
             print(f"{len(finished.answers)} answers are known from an evaluation that was stopped.")
-    print(HEAD)
+    heads = iter([HEAD])
     scored = evaluate(
         opened.model, opened.encoder, tasks, args.root, args.limit, args.part, args.max_length, finished, args.run, args.seed,
-        tell=lambda task, row: print(line(task, row), flush=True),
+        tell=lambda task, row: print(*heads, line(task, row), sep="\n", flush=True),
     )  # fmt: skip
     return scored, finished
+
+
+def _refuse_to_write_over_a_task(out: Path, names: Sequence[str]) -> None:
+    if out.resolve() in {Path(name).resolve() for name in names}:
+        raise ValueError(f"--out {out} is the file that is to be scored: name another one for the results.")
 
 
 def _parser() -> Arguments:
@@ -179,8 +193,10 @@ def _checked(args: Namespace) -> list[str]:
     names = list(found.values())
     if not names:
         raise ValueError("--tasks names no task: give some, separated by commas, such as piqa,arc_challenge.")
-    if args.limit is not None and args.limit < 1:
+    if args.limit is not None and not 1 <= args.limit < 2**63:
         raise ValueError(f"--limit is a number of rows, at least 1, not {args.limit}.")
+    if not 0 <= args.seed < 2**32:
+        raise ValueError(f"--seed is a whole number from 0 to {2**32 - 1}, not {args.seed}.")
     if args.max_length is not None and args.max_length < 2:
         raise ValueError(f"--max-length is a number of positions, at least 2, not {args.max_length}.")
     if (args.run is None) == (args.base is None):

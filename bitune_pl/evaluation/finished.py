@@ -1,21 +1,19 @@
 """What an evaluation has finished, one line a request, so that a stopped one goes on where it was.
 
-The file lies beside the results and is removed once they are written. Its first line says what model and which settings it
-belongs to; a file of others is started anew. Nothing half-written is used: a last line that was cut is dropped.
+The file lies beside the results, named after its owner (the model, the tasks and the settings), so that evaluations with
+others leave it alone; it is written with the first answer and removed once the results are there. Nothing half-written is
+used: a last line that was cut is dropped.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from bitune_pl.data.files import put
-
-
-def key_of(kind: str, arguments: Iterable) -> str:
-    """A request by its kind and its texts: 16 hexadecimal digits."""
-    return digest(kind, *arguments)
 
 
 def digest(*parts) -> str:
@@ -27,47 +25,84 @@ class Finished:
     """Answers by the key of their request, in memory and in a file.
 
     Args:
-        path: the file; it is made, or taken up if it is of this `owner`.
-        owner: says the model and the settings: a fingerprint.
-
-    Raises:
-        OSError: if the file cannot be written.
+        out: the file of the results that these answers are for; theirs lies beside it.
+        owner: says the model, the tasks and the settings: a fingerprint.
     """
 
-    def __init__(self, path: Path, owner: str) -> None:
-        self.path, self.answers = path, {}
-        head = json.dumps({"owner": owner})
-        kept = [head]
-        if path.is_file():
-            first, *rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
-            if first == head:
-                kept += [line for line in rest if self._take(line)]
-        put(path, "\n".join(kept) + "\n")
-        self.file = path.open("a", encoding="utf-8")
+    def __init__(self, out: Path, owner: str) -> None:
+        self.path, self.owner = out.with_name(f"{out.name}.{owner[:8]}.unfinished"), owner
+        self.answers: dict[str, object] = {}
+        self.file: TextIO | None = None
+        if self.path.is_file():
+            first, *rest = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
+            if first == self._head:
+                for line in rest:
+                    self._take(line)
 
-    def _take(self, line: str) -> bool:
+    @property
+    def _head(self) -> str:
+        return json.dumps({"owner": self.owner})
+
+    def _take(self, line: str) -> None:
         try:
             key, answer = json.loads(line)
         except (ValueError, TypeError, RecursionError):
-            return False
+            return
         answer = tuple(answer) if isinstance(answer, list) else answer
-        if is_right := isinstance(key, str) and _is_answer(answer):
+        if isinstance(key, str) and _is_answer(answer):
             self.answers[key] = answer
-        return is_right
 
-    def add(self, answers: dict[str, object]) -> None:
-        """Keep new answers; they are on their way to the disk when this returns."""
+    def add(self, answers: Mapping[str, object]) -> None:
+        """Keep new answers; they are on their way to the disk when this returns.
+
+        Raises:
+            OSError: if they cannot be written.
+        """
+        self.file = self.file or self._open()
         self.answers |= answers
-        self.file.write("".join(json.dumps(pair) + "\n" for pair in answers.items()))
-        self.file.flush()
+        try:
+            self.file.write("".join(json.dumps(pair) + "\n" for pair in answers.items()))
+            self.file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+    def _open(self) -> TextIO:
+        """The file, with what it held that is whole."""
+        known = [json.dumps(pair) for pair in self.answers.items()]
+        put(self.path, "\n".join([self._head, *known]) + "\n")
+        return self.path.open("a", encoding="utf-8")
 
     def close(self) -> None:
-        self.file.close()
+        if self.file:
+            self.file.close()
 
     def remove(self) -> None:
         """The results are written: this is not needed any more."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+class Asked:
+    """Requests of one kind that lm-eval makes together: the answers that are known, by their place, and where new ones go.
+
+    Requests are told apart by their texts; of several with the same texts each has an answer of its own, for where answers
+    are sampled they differ.
+    """
+
+    def __init__(self, finished: Finished | None, kind: str, arguments: Sequence[Iterable]) -> None:
+        self.finished, self.keys = finished, []
+        seen: Counter[str] = Counter()
+        for texts in arguments if finished else ():
+            key = digest(kind, *texts)
+            self.keys.append(digest(key, seen[key]) if seen[key] else key)
+            seen[key] += 1
+        answers = finished.answers if finished else {}
+        self.known: dict = {i: answers[key] for i, key in enumerate(self.keys) if key in answers}
+
+    def add(self, fresh: Mapping[int, object]) -> None:
+        """Keep new answers, by their place."""
+        if self.finished:
+            self.finished.add({self.keys[i]: answer for i, answer in fresh.items()})
 
 
 def _is_answer(said: object) -> bool:

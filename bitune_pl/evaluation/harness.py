@@ -23,7 +23,7 @@ from torch import LongTensor
 from tqdm import tqdm
 
 from bitune_pl.data.encoding import Encoder
-from bitune_pl.evaluation.finished import Finished, key_of
+from bitune_pl.evaluation.finished import Asked, Finished
 from bitune_pl.evaluation.requests import Question, Reader, batches
 from bitune_pl.evaluation.stops import TextStops, cut_at
 from bitune_pl.method import likelihood, probes
@@ -38,6 +38,8 @@ TOKENS = {"cpu": 2048, "cuda": 16384}
 """Tokens that are read in one forward pass, by the kind of device."""
 TOGETHER = {"cpu": 16, "cuda": 64}
 """Prompts that are continued together."""
+UNLIMITED = 2048
+"""Positions that a prompt and its answer take at most where nothing limits them."""
 
 
 class BituneLM(TemplateLM):
@@ -46,15 +48,16 @@ class BituneLM(TemplateLM):
     Args:
         model: any variant, in training or not: modes and gradients are left as they were.
         encoder: what speaks to it; with a new start token, `Encoder(..., start_token=model.start_token_id)`.
-        max_length: positions that a prompt and its answer may take; the decoder's own number if not given.
+        max_length: positions that a prompt and its answer may take, at most the decoder's own number, which it is if not
+            given.
         tokens: how many are read in one forward pass; by the device if not given.
         together: how many prompts are continued at a time; by the device if not given.
         finished: answers that are known already, and where new ones are written; none if not given.
         progress: whether to show a bar.
 
     Raises:
-        ValueError: from the methods, before anything is read: if an answer is longer than `max_length`, or nothing is left
-            of a prompt beside its answer.
+        ValueError: if the decoder has fewer positions; and from the methods, before anything is read, if an answer is
+            longer than `max_length`, or nothing is left of a prompt beside its answer.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class BituneLM(TemplateLM):
         super().__init__()
         self.model, self.encoder, self.finished, self.progress = model, encoder, finished, progress
         self.tokenizer, self._device = encoder.tokenizer, model.decoder.device
-        self.max_length = max_length or positions(model)
+        self.max_length = _checked(max_length, positions(model))
         self.reader = Reader(encoder, self.max_length, model.method.prompt_copies, self.prefix_token_id)
         kind = self._device.type
         self.tokens = tokens or TOKENS.get(kind, TOKENS["cuda"])
@@ -110,7 +113,8 @@ class BituneLM(TemplateLM):
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[Scored]:
         """Log-likelihood of each continuation, summed over its tokens, and whether each token of it is the likeliest."""
-        return self._score(self.reader.questions(requests), requests, disable_tqdm)
+        asked = Asked(self.finished, "loglikelihood", [request.args for request in requests])
+        return self._score(self.reader.questions(requests), asked, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of each whole text.
@@ -120,7 +124,8 @@ class BituneLM(TemplateLM):
         tokens scored once; the prompt of a window is that token and the tokens just before those that the window scores,
         which are read as any prompt is.
         """
-        sums: dict[int, float] = self._known(requests, "loglikelihood_rolling")
+        asked = Asked(self.finished, "loglikelihood_rolling", [request.args for request in requests])
+        sums: dict[int, float] = dict(asked.known)
         open_ = [i for i in range(len(requests)) if i not in sums]
         for start in range(0, len(open_), self.together):
             fresh = dict.fromkeys(open_[start : start + self.together], 0.0)
@@ -129,12 +134,12 @@ class BituneLM(TemplateLM):
             for (i, _), (score, _) in zip(windows, scores, strict=True):
                 fresh[i] += score
             sums |= fresh
-            self._remember(requests, "loglikelihood_rolling", fresh)
+            asked.add(fresh)
         return [sums[i] for i in range(len(sums))]
 
-    def _score(self, questions: list[Question], requests=None, disable_tqdm: bool = False) -> list[Scored]:
+    def _score(self, questions: list[Question], asked: Asked | None = None, disable_tqdm: bool = False) -> list[Scored]:
         """Scores by request. Long questions come first: what does not fit into memory fails at once."""
-        scores: dict[int, Scored] = self._known(requests, "loglikelihood")
+        scores: dict[int, Scored] = dict(asked.known) if asked else {}
         open_ = [question for question in questions if not scores.keys() >= set(question.requests)]
         bar = self._bar(len(open_), "question", disable_tqdm)
         with bar, probes.evaluating(self.model):
@@ -147,7 +152,8 @@ class BituneLM(TemplateLM):
                     )
                 fresh = dict(zip(chain.from_iterable(question.requests for question in batch), new, strict=True))
                 scores |= fresh
-                self._remember(requests, "loglikelihood", fresh)
+                if asked:
+                    asked.add(fresh)
                 bar.update(len(batch))
         return [scores[i] for i in range(len(scores))]
 
@@ -164,7 +170,8 @@ class BituneLM(TemplateLM):
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """The text that follows each context, up to the first stop string (left out) or the end-of-sequence token."""
-        texts: dict[int, str] = self._known(requests, "generate_until")
+        asked = Asked(self.finished, "generate_until", [request.args for request in requests])
+        texts: dict[int, str] = dict(asked.known)
         groups: dict[str, list[tuple[int, LongTensor]]] = {}
         for i, request in enumerate(requests):
             settings = normalize_gen_kwargs(request.args[1])
@@ -179,24 +186,23 @@ class BituneLM(TemplateLM):
                     new = self._continue(prompts, normalize_gen_kwargs(requests[places[0]].args[1]))
                     fresh = dict(zip(places, new, strict=True))
                     texts |= fresh
-                    self._remember(requests, "generate_until", fresh)
+                    asked.add(fresh)
                     bar.update(len(places))
         return [texts[i] for i in range(len(texts))]
 
-    def check_room(self, name: str, task: Task) -> None:
-        """Refuse a task whose answers leave no room for any prompt.
+    def check(self, task: Task, limit: int | None = None) -> None:
+        """Refuse a task of which a question has no room, before anything is read.
 
         Raises:
-            ValueError: if so.
+            ValueError: if there is one, or its texts cannot be encoded.
         """
-        if task.config.output_type != "generate_until":
-            return
-        new = normalize_gen_kwargs(task.config.generation_kwargs)["max_gen_toks"]
-        if not self.reader.has_room(new):
-            raise ValueError(
-                f"Task {name} asks for answers of {new} tokens, and {self.max_length} positions hold them and the prompt: raise "
-                "--max-length, or leave the task out."
-            )
+        task.build_all_requests(limit=limit)
+        if task.OUTPUT_TYPE == "generate_until":
+            for request in task.instances:
+                self.reader.prompt(request, normalize_gen_kwargs(request.args[1])["max_gen_toks"])
+        elif task.OUTPUT_TYPE != "loglikelihood_rolling":
+            self.reader.questions(task.instances)
+        self.cut.clear()
 
     def _continue(self, prompts: Sequence[LongTensor], settings: dict) -> list[str]:
         """Continue prompts together with settings in lm-eval's words."""
@@ -222,26 +228,23 @@ class BituneLM(TemplateLM):
     def _bar(self, total: int, unit: str, disable: bool) -> tqdm:
         return tqdm(total=total, desc=self.title, unit=unit, disable=disable or not self.progress, leave=False)
 
-    # -- what is known from an evaluation that was stopped ------------------------------------------------------------
 
-    def _known(self, requests: Sequence[Instance] | None, kind: str) -> dict:
-        if self.finished is None or requests is None:
-            return {}
-        keys = ((i, key_of(kind, request.args)) for i, request in enumerate(requests))
-        return {i: self.finished.answers[key] for i, key in keys if key in self.finished.answers}
-
-    def _remember(self, requests: Sequence[Instance] | None, kind: str, fresh: dict) -> None:
-        if self.finished is not None and requests is not None:
-            self.finished.add({key_of(kind, requests[i].args): answer for i, answer in fresh.items()})
-
-
-def positions(model: Bitune) -> int:
-    """Positions that a decoder was made for, and has."""
+def positions(model: Bitune) -> int | None:
+    """Positions that a decoder was made for, and has; None where nothing limits them."""
     known = (
         getattr(model.decoder.config.get_text_config(), "max_position_embeddings", None),
         *vars(model.reach).values(),
     )
-    return min((limit for limit in known if limit), default=2048)
+    return min((limit for limit in known if limit), default=None)
+
+
+def _checked(max_length: int | None, most: int | None) -> int:
+    if max_length is None:
+        return most or UNLIMITED
+    if max_length < 2 or (most and max_length > most):
+        range_ = f"from 2 to {most}, what the decoder was made for" if most else "at least 2"
+        raise ValueError(f"The longest prompt with its answer takes a number of positions {range_}, not {max_length}.")
+    return max_length
 
 
 def _ends(model: Bitune) -> Ids:

@@ -5,6 +5,7 @@ who trains keeps their states (`training.evaluate_tasks` does). With several ran
 prompts and learns the answers of all, so that the ranks stay together and none waits for long.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -41,12 +42,25 @@ class LiveTasks:
         self.loaded = catalogue.load(names, root, part, limit)
         self.manager = catalogue.manager(root, part, limit)
 
+    def check(self, model: Bitune, encoder: Encoder) -> None:
+        """Refuse a task of which a question has no room.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        lm = BituneLM(model, encoder)
+        with catalogue.quiet():
+            for loaded in self.loaded.values():
+                for task in loaded["tasks"].values():
+                    lm.check(task, self.limit)
+
     def scores(self, model: Bitune, encoder: Encoder, progress: bool = False) -> Scores:
-        """The metrics of each task that was named, and `n`, its number of questions: `{"piqa": {"acc": 0.5, "n": 200}}`.
+        """The metrics of each task that was named, `n`, its number of questions, and `cut_contexts`, how many were too long:
+        `{"piqa": {"acc": 0.5, "n": 200, "cut_contexts": 0}}`.
 
         Modes and gradients of the model stay as they are. With several ranks, all of them call this together.
         """
-        lm: LM = BituneLM(model, encoder, progress=progress)
+        lm: BituneLM | SharedLM = BituneLM(model, encoder, progress=progress)
         lm.title = "evaluation"
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             lm = SharedLM(lm)
@@ -59,7 +73,13 @@ class LiveTasks:
                 bootstrap_iters=0,
                 log_samples=False,
             )
-        return {name: _metrics(results.scores(found, name)) for name in self._named()} if found else {}
+        names = [one for name, loaded in self.loaded.items() for one in catalogue.named(name, loaded)]
+        cut = lm.cut
+        return {
+            name: _metrics(results.scores(found, name))
+            | {"cut_contexts": sum(cut[leaf] for leaf in results.leaves(found, name))}
+            for name in names
+        }
 
     def _objects(self) -> list:
         """The groups and tasks that stand for the names; a name may be a tag of several tasks."""
@@ -68,19 +88,11 @@ class LiveTasks:
             objects += [loaded["groups"][name]] if name in loaded["groups"] else loaded["tasks"].values()
         return objects
 
-    def _named(self) -> list[str]:
-        """A group by its own name, without its tasks."""
-        return [
-            task
-            for name, loaded in self.loaded.items()
-            for task in ([name] if name in loaded["groups"] else loaded["tasks"])
-        ]
-
 
 class SharedLM(LM):
     """A model of which each rank reads a share of the prompts; all ranks get all answers, or the first rank's error."""
 
-    def __init__(self, own: LM) -> None:
+    def __init__(self, own: BituneLM) -> None:
         super().__init__()
         self.own = own
 
@@ -92,6 +104,13 @@ class SharedLM(LM):
 
     def generate_until(self, requests: list[Instance]) -> list:
         return self._together("generate_until", requests)
+
+    @property
+    def cut(self) -> Counter[str | None]:
+        """How many contexts were too long, by task, over all ranks."""
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, self.own.cut)
+        return sum(every, Counter())
 
     def _together(self, kind: Literal["loglikelihood", "loglikelihood_rolling", "generate_until"], requests) -> list:
         places = self._share(requests)

@@ -25,6 +25,7 @@ _NUMBER = re.compile(
 )
 _GROUPED = re.compile(r"(?<=\d)(?:\{,\}|\\,|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))")
 _FRAC = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}")
+_CALCULATES = re.compile(rf"[\s\d.,+\-*/×÷(){_CURRENCY}%]*")
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
@@ -42,15 +43,23 @@ def stated(line: str) -> Decimal | None:
 
     >>> stated("48 / 2 = 24 clips, not 25")
     Decimal('24')
+    >>> stated("24 = 48 / 2")
+    Decimal('24')
     """
     line = _as_typed(line)
     first = _NUMBER.search(line)
     if first is None:
         return None
     rest = line[first.end() :]
-    if rest.lstrip()[:1] in tuple("+-*/×÷=") and "=" in rest:
-        return next(iter(numbers(rest.rpartition("=")[2])), None)
+    if rest.lstrip()[:1] in tuple("+-*/×÷") and "=" in rest:
+        return _result(rest.split("=")[1:])
     return _value(first)
+
+
+def _result(sides: list[str]) -> Decimal | None:
+    """What a calculation comes to: the number on its last side; where words follow one, that is the last."""
+    last = next((side for side in sides if not _CALCULATES.fullmatch(side)), sides[-1])
+    return next(iter(numbers(last)), None)
 
 
 def spelled(number: Decimal) -> str:

@@ -25,6 +25,10 @@ from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
 from bitune_pl.sample import Sample
 
+TOGETHER = 512
+"""Tokens of one prompt's answers that are read together; a prompt with more is read again: every place of its answers looks at
+all others."""
+
 Ids = list[int]
 Pair = tuple[tuple[int, ...], list[Ids]]
 """A prompt and its answers."""
@@ -72,29 +76,29 @@ class Reader:
         """One question for each pair, in order."""
         return list(self._fitting(pairs, [[i] for i in range(len(pairs))], [None] * len(pairs)))
 
-    def encode(self, requests: Sequence[Instance]) -> tuple[list[Pair], list[list[int]], list[str | None]]:
-        """Prompt and answers of each context as ids, the requests that they answer, and the task that asks."""
+    def encode(self, requests: Sequence[Instance]) -> tuple[list[Pair], list[list[int]], list[Instance]]:
+        """Prompt and answers of each context as ids, the requests that they answer, and the first of these."""
         groups: dict[str, dict[int, str]] = {}
         for i, request in enumerate(requests):
             context, continuation = _border(request)
             groups.setdefault(context, {})[i] = continuation
+        firsts = [requests[next(iter(group))] for group in groups.values()]
         examples = [
-            Example(context, tuple(group.values()), None, _where(requests[next(iter(group))]))
-            for context, group in groups.items()
+            Example(context, tuple(group.values()), None, _where(first))
+            for (context, group), first in zip(groups.items(), firsts, strict=True)
         ]
         written = self.encoder.choice_ids(example for example in examples if example.prompt)
         encoded = [
             next(written) if example.prompt else (self.empty, [self.bare(answer) for answer in example.answers])
             for example in examples
         ]
-        tasks = [requests[next(iter(group))].task_name for group in groups.values()]
-        return [(tuple(p), a) for p, a in encoded], [list(group) for group in groups.values()], tasks
+        return [(tuple(p), a) for p, a in encoded], [list(group) for group in groups.values()], firsts
 
     def prompt(self, request: Instance, new: int) -> LongTensor:
         """A context that so many new tokens will follow."""
         context = request.args[0]
         ids = tuple(self.encoder.prompt(context).tolist() if context else self.empty)
-        kept = self._fit(ids, self.max_length - new, f"{new} new tokens")
+        kept = self._fit(ids, self.max_length - new, f"{new} new tokens", request)
         self.cut[request.task_name] += len(kept) < len(ids)
         return _tensor(kept)
 
@@ -119,35 +123,33 @@ class Reader:
         ids = self.encoder.prompt(text).tolist()
         return ids[len(self.encoder.opening) : len(ids) - len(self.encoder.closing)]
 
-    def _fitting(self, pairs: Sequence[Pair], places: list[list[int]], tasks: list[str | None]) -> Iterator[Question]:
+    def _fitting(
+        self, pairs: Sequence[Pair], places: list[list[int]], firsts: Sequence[Instance | None]
+    ) -> Iterator[Question]:
         """Prompts with answers that fit. Where answers leave different room, their prompt is cut for each of them."""
-        for (prompt, answers), own, task in zip(pairs, places, tasks, strict=True):
+        for (prompt, answers), own, first in zip(pairs, places, firsts, strict=True):
             by_prompt: dict[tuple[int, ...], list[tuple[int, Ids]]] = {}
             for place, answer in zip(own, answers, strict=True):
                 if not answer:
-                    raise ValueError(f"Task {task}: a continuation is empty, so there is nothing to score.")
-                kept = self._fit(prompt, self.max_length + 1 - len(answer), f"an answer of {len(answer)} tokens")
+                    raise ValueError(f"{_where(first)}: a continuation is empty, so there is nothing to score.")
+                kept = self._fit(prompt, self.max_length + 1 - len(answer), f"an answer of {len(answer)} tokens", first)
                 by_prompt.setdefault(kept, []).append((place, answer))
-            self.cut[task] += any(len(kept) < len(prompt) for kept in by_prompt)
+            self.cut[first and first.task_name] += any(len(kept) < len(prompt) for kept in by_prompt)
             for kept, taken in by_prompt.items():
-                yield Question(Sample(_tensor(kept), [_tensor(a) for _, a in taken]), [place for place, _ in taken])
+                for part in _parts(taken):
+                    yield Question(Sample(_tensor(kept), [_tensor(a) for _, a in part]), [place for place, _ in part])
 
-    def _fit(self, prompt: tuple[int, ...], room: int, beside: str) -> tuple[int, ...]:
+    def _fit(self, prompt: tuple[int, ...], room: int, beside: str, asked: Instance | None) -> tuple[int, ...]:
         """The prompt with its opening kept and tokens after that left out, so that all its copies have room."""
         if len(prompt) <= room // self.copies:
             return prompt
-        if not self.has_room(self.max_length - room):
+        if room // self.copies <= len(self.encoder.opening) + len(self.encoder.closing):
             raise ValueError(
-                f"Beside {beside} nothing is left of the prompt: {self.max_length} positions hold both. Raise max_length, or "
-                "leave these questions out."
+                f"{_where(asked)}: beside {beside} nothing is left of the prompt, for {self.max_length} positions hold both. "
+                "Raise --max-length where the decoder has more, or leave it out."
             )
         front = len(self.encoder.opening)
         return prompt[:front] + prompt[len(prompt) - (room // self.copies - front) :]
-
-    def has_room(self, new: int) -> bool:
-        """Whether something of a prompt can stand before so many new tokens."""
-        room = (self.max_length - new) // self.copies
-        return room > len(self.encoder.opening) + len(self.encoder.closing)
 
 
 def batches(questions: Sequence[Question], tokens: int) -> Iterator[list[Question]]:
@@ -171,8 +173,24 @@ def _border(request: Instance) -> tuple[str, str]:
     return bare, context[len(bare) :] + continuation
 
 
-def _where(request: Instance) -> str:
-    return f"Task {request.task_name}, question {request.doc_id}"
+def _parts(answers: list[tuple[int, Ids]]) -> Iterator[list[tuple[int, Ids]]]:
+    """Answers to one prompt, in order, as many together as have at most `TOGETHER` tokens, but at least one."""
+    part: list[tuple[int, Ids]] = []
+    filled = 0
+    for place, answer in answers:
+        if part and filled + len(answer) > TOGETHER:
+            yield part
+            part, filled = [], 0
+        part.append((place, answer))
+        filled += len(answer)
+    yield part
+
+
+def _where(request: Instance | None) -> str:
+    """The task and the row: where it stands in its file, if it is of the data room."""
+    if request is None:
+        return "A text"
+    return f"Task {request.task_name}, {(request.doc or {}).get('where') or f'question {request.doc_id}'}"
 
 
 def _tensor(ids: Sequence[int]) -> LongTensor:

@@ -1,13 +1,15 @@
 """Results as one JSON object, from what lm-eval returns: scores by task, and one line a question.
 
     {"bitune_pl": ..., "versions": {...}, "model": {...}, "config": {...}, "settings": {...}, "seconds": 12.3,
+     "known_before": 0,
      "tasks": {"piqa": {"n": 1838, "seconds": 12.3, "cut_contexts": 0, "acc": 0.68, "acc_stderr": 0.011, ...}},
      "questions": [
-    {"task": "piqa", "index": 0, "prompt_hash": "...", "acc": 1.0, "loglikelihoods": [-9.1, -12.2], "gold": 0, "chosen": 0},
+    {"task": "piqa", "index": 0, "prompt_hash": "...", "choices_hash": "...", "loglikelihoods": [-9.1, -12.2], "gold": 0, ...},
     {"task": "gsm8k", "index": 0, "prompt_hash": "...", "answer": "...", "extracted": "18", "gold": "18", ...}]}
 
-Two runs that scored the same questions can so be compared question by question: `prompt_hash` says which are the same. What
-a score means is said in the tasks' YAML files.
+Two runs that scored the same questions can so be compared question by question: the hashes say which are the same. What a
+score means is said in the tasks' YAML files. `known_before` counts answers of an evaluation that was stopped, whose time is
+not in `seconds`.
 """
 
 import hashlib
@@ -18,12 +20,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-import yaml
 
 from bitune_pl import __version__
+from bitune_pl.arguments import read_config
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.files import put
 from bitune_pl.evaluation.answers import EXTRACTORS
+from bitune_pl.evaluation.choices import pick
 from bitune_pl.evaluation.finished import digest
 from bitune_pl.method import adapters
 from bitune_pl.method.model import Bitune
@@ -51,10 +54,16 @@ def computed(model: Bitune) -> dict:
 
 
 def config_of(run: str | None) -> dict | None:
-    """The settings that a run was trained with, its seed among them; None for a base, or a `model/` folder on its own."""
-    places = [Path(run) / "config.yaml", Path(run).parent / "config.yaml"] if run else []
-    path = next((path for path in places if path.is_file()), None)
-    return path and yaml.safe_load(path.read_text(encoding="utf-8"))
+    """The settings that a run was trained with, its seed among them; None for a base, or a `model/` folder on its own.
+
+    Raises:
+        ValueError: if they are damaged.
+    """
+    if not run:
+        return None
+    folder = Path(run).resolve()
+    path = (folder.parent if folder.name == "model" else folder) / "config.yaml"
+    return read_config(path) if path.is_file() else None
 
 
 def fingerprint(model: Bitune, encoder: Encoder, **settings) -> str:
@@ -116,9 +125,10 @@ def _question(task: str, sample: dict, spec) -> dict:
         both = answers[0], str(sample["target"])
         found = [extract(text, sample["doc"]) for text in both] if extract else (None, sample["target"])
         return row | {"answer": answers[0], "extracted": _text(found[0]), "gold": _text(found[1])}
-    sums = [round(answer[0] if isinstance(answer, tuple | list) else answer, 6) for answer in answers]
-    chosen = max(range(len(sums)), key=sums.__getitem__)
-    return row | {"loglikelihoods": sums, "gold": sample["target"], "chosen": chosen}
+    sums = [answer[0] if isinstance(answer, tuple | list) else answer for answer in answers]
+    choices = digest(*(arguments[1:2] for arguments in sample["arguments"]))
+    row |= {"choices_hash": choices, "loglikelihoods": [round(said, 6) for said in sums], "gold": sample["target"]}
+    return row | ({"chosen": pick(sums)} if len(sums) > 1 else {})
 
 
 def _text(found: object) -> str | None:

@@ -71,7 +71,7 @@ def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     except Exception as error:  # a file that is cut gives a bare Exception
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
-            f"{folder / TOKENIZER[0]} is damaged ({reason}): copy the run's whole model folder again."
+            f"{folder / TOKENIZER[0]} or {TOKENIZER[1]} is damaged ({reason}): copy the run's whole model folder again."
         ) from error
 
 

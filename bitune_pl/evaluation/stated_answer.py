@@ -26,13 +26,14 @@ _GOES_ON = re.compile(r"\s*(?:because|since|as|is)\b")  # "A because ..." is a l
 _EDGES = " \t\n\"'`*_$.,;:!?()[]{}<>"
 
 
-def stated_answer(answer: str, choices: Sequence[str] = ()) -> str | None:
+def stated_answer(answer: str, choices: Sequence[str] = (), letters: int = 26) -> str | None:
     """The letter or number that a worked answer states last, spelled as `final_answer` does; None if there is none.
 
     Args:
         answer: the text, steps included.
         choices: texts of the choices, where the answer is one of them. Then only their letters count, and the text of
-            a choice stands for its letter. Without choices the answer may be any letter or a number.
+            a choice stands for its letter.
+        letters: without choices, how many letters the answer may be, 0 for a number only.
 
     >>> stated_answer(" He sold 48 / 2 = 24 clips.\\nAnswer: 1,072.")
     '1072'
@@ -43,7 +44,7 @@ def stated_answer(answer: str, choices: Sequence[str] = ()) -> str | None:
         if choices:
             return _letter(line, len(choices)) or _chosen(line, choices)
         number = stated(line)
-        return _letter(line, 26) or (spelled(number) if number is not None else None)
+        return _letter(line, letters) or (spelled(number) if number is not None else None)
     return None
 
 

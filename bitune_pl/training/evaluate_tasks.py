@@ -1,9 +1,10 @@
 """Scores of tasks while a run goes on: `eval/<task>/acc` beside the curves of the training.
 
 The live model is asked, by way of lm-eval, after whole updates only. A run is bit for bit the same with and without
-it: modes, gradients and random states are left as they were. An evaluation that fails is told, and the run goes on,
-since the weights are what it is for; what can be checked before the base is loaded (names of tasks, their data) is an
-error there. The scores are those of the weights at that update, while `model/` keeps the best by validation.
+it: modes, gradients and random states are left as they were. What can be checked before the base is loaded (names of
+tasks, their data) is an error there, and a question that has no room is one before the first update. An evaluation that
+fails later is told, and the run goes on, since the weights are what it is for. The scores are those of the weights at that
+update, while `model/` keeps the best by validation.
 """
 
 import os
@@ -64,7 +65,10 @@ class EvaluateTasks(Callback):
                 self.live = LiveTasks(self.tasks, root, self.part, self.limit)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that was interrupted in an evaluation makes up for it."""
+        """What has no room is refused, and a run that was interrupted in an evaluation makes up for it."""
+        if self.tasks:
+            with isolate_rng():
+                self.live.check(pl_module.model, trainer.datamodule.encoder)
         self.updates = trainer.global_step
         if self.updates and self.evaluated != self.updates and self._is_due(self.updates):
             self._evaluate(trainer, pl_module)
@@ -125,7 +129,7 @@ def _names(tasks: Sequence[str] | str | None) -> list[str]:
 
 
 def _scored(own: dict[str, float]) -> list[tuple[str, float]]:
-    return [(name, value) for name, value in own.items() if name != "n"]
+    return [(name, value) for name, value in own.items() if name not in ("n", "cut_contexts")]
 
 
 def _text(scores: dict[str, dict[str, float]]) -> str:
@@ -133,7 +137,8 @@ def _text(scores: dict[str, dict[str, float]]) -> str:
     said = []
     for task, own in scores.items():
         values = ", ".join(f"{name} {value:.3f}" for name, value in _scored(own))
-        said.append(f"{task} {values} ({own['n']:.0f} questions)")
+        cut = f", {own['cut_contexts']} prompts cut" if own.get("cut_contexts") else ""
+        said.append(f"{task} {values} ({own['n']:.0f} questions{cut})")
     return "; ".join(said)
 
 

@@ -33,7 +33,7 @@ class Scores(nn.Module):
             self.by_sample.update(-answer.mean())
             self.by_token.update(-answer.mean(), weight=len(answer))
             if choices:
-                self.right.update(float(pick(choices) == gold))
+                self.right.update(float(pick([float(tokens.sum()) for tokens in choices]) == gold))
 
     @property
     def outcomes(self) -> list[float]:

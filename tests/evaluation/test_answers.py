@@ -90,4 +90,23 @@ def test_the_text_of_a_listed_choice_stands_for_its_letter(text, flexible):
 def test_numbers_of_worked_answers():
     assert worked({"answer": " Answer: 1072"}, [" 1000 + 72\n\nAnswer: $1,072.00"])["exact_match_strict"] == 1
     assert worked({"answer": " Answer: 1072"}, [" that makes 1,072 eggs"])["exact_match_flexible"] == 1
-    assert stated("nothing") is None
+    assert stated("nothing", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [
+        ("18", " Janet (J) has 16 eggs. 9 * 2 = 18 dollars."),
+        ("18", " Answer: X: 18"),
+        ("15", " Answer: 15 = 3 + 12"),
+        ("15", " #### 15 = 3 * 5"),
+    ],
+)
+def test_where_the_answer_is_a_number_no_letter_is_taken_for_it(gold, text):
+    assert worked({"answer": f" Answer: {gold}", "choices": None}, [text])["exact_match_flexible"] == 1
+
+
+def test_a_letter_that_stands_for_no_choice_is_none():
+    scores = worked({"answer": " Answer: B", "choices": ["cat", "dog"]}, [" Dogs (B) bark, says (C)"])
+    assert scores["exact_match_flexible"] == 1
+    assert worked({"answer": " Answer: B", "choices": ["cat", "dog"]}, [" says (C)"])["without_answer"] == 1

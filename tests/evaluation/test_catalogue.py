@@ -141,6 +141,27 @@ def test_lm_evals_own_list_is_not_read_for_our_tasks(monkeypatch, shared):
 
 def test_names_of_lm_evals_tasks_are_known():
     assert catalogue.is_of_lm_eval("hellaswag") and not catalogue.is_of_lm_eval("hellaswagg")
+    assert catalogue.is_of_lm_eval("gpqa"), "a tag in a file without an ending"
+
+
+@pytest.fixture
+def without_lm_evals_list(monkeypatch):
+    ours = catalogue.manager
+    monkeypatch.setattr(catalogue, "manager", lambda *a, all_of_lm_eval=False: ours(*a))
+
+
+def test_a_name_that_lm_eval_only_seems_to_have_is_unknown(monkeypatch, without_lm_evals_list):
+    monkeypatch.setattr(catalogue, "is_of_lm_eval", lambda name: True)
+    with pytest.raises(ValueError, match="There is no task 'Question'"):
+        catalogue.load(["Question"])
+
+
+def test_a_part_of_a_task_of_lm_evals_own_is_refused(monkeypatch, without_lm_evals_list):
+    monkeypatch.setattr(catalogue, "_spec", lambda name, ours: None)
+    with pytest.raises(
+        ValueError, match="piqa is a task of lm-eval's, which knows what it is scored on: leave --part out"
+    ):
+        catalogue.load(["piqa"], part="train")
 
 
 def test_a_row_of_lm_eval_is_no_row_of_the_data_room():

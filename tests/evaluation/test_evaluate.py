@@ -11,7 +11,7 @@ from bitune_pl.cli import main
 from bitune_pl.data.sources import load
 from bitune_pl.evaluation import catalogue, results
 from bitune_pl.evaluation.evaluate import evaluate, line
-from bitune_pl.evaluation.finished import Finished, digest
+from bitune_pl.evaluation.finished import Asked, Finished, digest
 from bitune_pl.evaluation.harness import BituneLM
 from bitune_pl.method.model import Bitune
 
@@ -64,7 +64,9 @@ def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, t
     assert main(["evaluate", "--base", tiny_base, "--tasks", "categories,sums", "--limit", "2", "--out", "r.json"]) == 0
     text = (tmp_path / "r.json").read_text()
     found = json.loads(text)
-    assert set(found) == {"bitune_pl", "versions", "model", "config", "settings", "seconds", "tasks", "questions"}
+    assert set(found) == {
+        "bitune_pl", "versions", "model", "config", "settings", "seconds", "known_before", "tasks", "questions",
+    }  # fmt: skip
     said = {"run": None, "base": tiny_base, "method": "plain", "adapter": "none"}
     assert found["model"] == said | {"theta_init": None, "dtype": "bfloat16", "device": "cpu"}
     assert found["config"] is None
@@ -179,6 +181,9 @@ def test_evaluating_leaves_modes_gradients_and_random_state(tiny_base, encoder):
         (["--out", "."], "--out . is a folder: name a file in it, such as results.json."),
         (["--limit", "0"], "--limit is a number of rows, at least 1, not 0"),
         (["--max-length", "1"], "--max-length is a number of positions"),
+        (["--limit", str(2**63)], "--limit is a number of rows, at least 1, not 9223372036854775808"),
+        (["--seed", "-1"], "--seed is a whole number from 0 to 4294967295, not -1"),
+        (["--out", "a" * 250], "the name is too long for a file"),
         (["--run", "x"], "either --run FOLDER"),
     ],
 )
@@ -220,7 +225,7 @@ def test_a_stopped_evaluation_goes_on_where_it_was(tiny_base, in_tmp_path, tmp_p
     reads |= {"samples": 0, "batches": 0, "stop": 2}
     with pytest.raises(Stop):
         main([*command, "--out", "r.json"])
-    left = tmp_path / "r.json.unfinished"
+    (left,) = tmp_path.glob("r.json.*.unfinished")
     left.write_text(left.read_text() + '["0123456789abcdef", [-1.0, fal')  # the power went off while a line was written
     done, reads["samples"], reads["stop"] = reads["samples"], 0, None
     assert main([*command, "--out", "r.json"]) == 0
@@ -228,6 +233,39 @@ def test_a_stopped_evaluation_goes_on_where_it_was(tiny_base, in_tmp_path, tmp_p
     assert "answers are known from an evaluation that was stopped" in capsys.readouterr().out
     whole, resumed = (json.loads((tmp_path / name).read_text()) for name in ("whole.json", "r.json"))
     assert resumed["questions"] == whole["questions"] and not left.exists()
+    assert whole["known_before"] == 0 < resumed["known_before"]
+
+
+def test_an_evaluation_with_other_settings_leaves_the_answers_of_a_stopped_one(tiny_base, in_tmp_path, tmp_path, reads):
+    command = ["evaluate", "--base", tiny_base, "--tasks", "categories", "--limit", "20", "--out", "r.json"]
+    reads["stop"] = 2
+    with pytest.raises(Stop):
+        main(command)
+    (left,) = tmp_path.glob("r.json.*.unfinished")
+    before, reads["stop"] = left.read_bytes(), None
+    assert main([*command, "--max-length", "256", "--tasks", "categories,sums"]) == 2  # refused
+    assert main([*command, "--limit", "3"]) == 0
+    assert left.read_bytes() == before
+    assert main(command) == 0 and not left.exists()
+
+
+def test_the_file_that_is_scored_is_not_written_over(tiny_base, in_tmp_path, tmp_path, capsys):
+    (tmp_path / "mine.jsonl").write_text(json.dumps(QUESTION) + "\n")
+    assert main(["evaluate", "--base", tiny_base, "--tasks", "mine.jsonl", "--out", "./mine.jsonl"]) == 2
+    assert "is the file that is to be scored" in capsys.readouterr().err
+    assert json.loads((tmp_path / "mine.jsonl").read_text()) == QUESTION
+
+
+@pytest.mark.parametrize("said", [b"data: [a, b\nmodel: {x", b"a: \xff", b"- a"])
+def test_a_damaged_config_of_a_run_is_said_before_anything_is_scored(said, bitune, encoder, tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_bytes(said)
+    (tmp_path / "config.yaml").write_bytes(said)  # of something else: a run's folder stands alone
+    monkeypatch.setattr(BituneLM, "_read", None)
+    for folder in ("run", "run/model"):
+        with pytest.raises(ValueError, match="run/config.yaml is no"):
+            evaluate(bitune, encoder, ["categories"], run=str(tmp_path / folder), progress=False)
+    assert results.config_of(str(tmp_path / "copied")) is None
 
 
 @pytest.mark.parametrize(
@@ -247,7 +285,7 @@ def test_ctrl_c_says_how_to_go_on(tiny_base, in_tmp_path, monkeypatch, capsys, o
 
 
 def test_another_model_or_setting_uses_nothing_of_it(tiny_base, encoder, tmp_path):
-    one, path = built(tiny_base), tmp_path / "x.unfinished"
+    one, path = built(tiny_base), tmp_path / "r.json"
     finished = Finished(path, results.fingerprint(one, encoder, max_length=None))
     evaluate(one, encoder, ["categories"], limit=3, finished=finished, progress=False)
     finished.close()
@@ -269,7 +307,9 @@ def test_H04_an_impossible_budget_stops_all_tasks_before_the_first(tiny_base, in
     command = ["evaluate", "--base", tiny_base, "--tasks", "categories,sums", "--limit", "2", "--out", "r.json"]
     assert main([*command, "--max-length", "256"]) == 2
     said = capsys.readouterr()
-    assert "Task sums asks for answers of 256 tokens, and 256 positions hold them and the prompt" in said.err
+    assert (
+        "Task sums, sums validation row 1: beside 256 new tokens nothing is left of the prompt, for 256 pos" in said.err
+    )
     assert "categories" not in said.out and not (tmp_path / "r.json").exists()
 
 
@@ -281,7 +321,7 @@ def test_what_is_no_answer_is_not_taken_up(tmp_path, line):
     finished = Finished(tmp_path / "x", "me")
     finished.add({"b": (-1.0, True), "c": "text", "d": -2.5})
     finished.close()
-    (tmp_path / "x").write_text((tmp_path / "x").read_text() + line + "\n")
+    finished.path.write_text(finished.path.read_text() + line + "\n")
     assert Finished(tmp_path / "x", "me").answers == {"b": (-1.0, True), "c": "text", "d": -2.5}
 
 
@@ -313,6 +353,56 @@ def test_what_is_known_is_not_asked_again(bitune, encoder, tmp_path, monkeypatch
     assert answers(Finished(tmp_path / "x", digest("me"))) == first
 
 
+def test_a_tag_is_its_tasks(bitune, encoder, tmp_path, monkeypatch):
+    (tmp_path / "mmlu").mkdir()
+    subjects = [path.stem for path in (catalogue.TASKS / "mmlu").glob("[a-z]*.yaml") if path.stem != "mmlu"]
+    rows = [{"question": f"{s}?", "choices": list("abcd"), "answer": 1, "subject": s} for s in subjects]
+    (tmp_path / "mmlu/test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    told = []
+    found = evaluate(
+        bitune,
+        encoder,
+        ["mmlu_subjects"],
+        tmp_path,
+        progress=False,
+        tell=lambda task, row: told.append((task, row["n"])),
+    )
+    assert sorted(told) == sorted((f"mmlu_{subject}", 1) for subject in subjects)
+    assert set(found["tasks"]) == {f"mmlu_{subject}" for subject in subjects}
+
+
+def test_repeated_requests_keep_answers_of_their_own(tmp_path):
+    requests = [("a", {}), ("b", {}), ("a", {}), ("a", {})]
+    finished = Finished(tmp_path / "x", digest("me"))
+    Asked(finished, "generate_until", requests).add({0: "one", 1: "two", 3: "four"})
+    finished.close()
+    again = Asked(Finished(tmp_path / "x", digest("me")), "generate_until", requests)
+    assert again.known == {0: "one", 1: "two", 3: "four"}
+    assert not Asked(Finished(tmp_path / "x", digest("me")), "loglikelihood", requests).known
+
+
+def test_a_full_disk_is_said_with_the_files_name(tmp_path, monkeypatch):
+    finished = Finished(tmp_path / "x", digest("me"))
+    finished.add({"a": "b"})
+    monkeypatch.setattr(finished.file, "flush", lambda: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match=rf"No space left on device: .*x[.]{digest('me')[:8]}"):
+        finished.add({"c": "d"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"part": "dev"}, "The part of a task is test, validation, train, not 'dev'"),
+        ({"max_length": 1}, "takes a number of positions from 2 to 1024, what the decoder was made for, not 1"),
+        ({"max_length": 1025}, "takes a number of positions from 2 to 1024, what the decoder was made for, not 1025"),
+    ],
+)
+def test_what_cannot_be_is_said_from_python_too(change, message, bitune, encoder, monkeypatch):
+    monkeypatch.setattr(BituneLM, "_read", None)
+    with pytest.raises(ValueError, match=message):
+        evaluate(bitune, encoder, "categories", limit=2, progress=False, **change)
+
+
 QUESTION = {"question": "Which?", "choices": ["one", "two"], "answer": 1}
 
 
@@ -331,16 +421,16 @@ def test_answers_are_kept_until_the_results_are_written(tiny_base, in_tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(results, "write", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
         assert main(argv) == 2
-    assert (tmp_path / "r.json.unfinished").is_file() and not (tmp_path / "r.json").exists()
+    assert [path.suffix for path in tmp_path.glob("r.json*")] == [".unfinished"]
     assert main(argv) == 0 and "12 answers are known" in capsys.readouterr().out
-    assert not (tmp_path / "r.json.unfinished").exists()
+    assert [path.name for path in tmp_path.glob("r.json*")] == ["r.json"]
 
 
 def test_a_line_cut_within_a_character_is_dropped(tmp_path):
     finished = Finished(tmp_path / "x", "me")
     finished.add({"a": "漢"})
     finished.close()
-    with (tmp_path / "x").open("ab") as file:
+    with finished.path.open("ab") as file:
         file.write('["b", "漢'.encode()[:-1])
     assert Finished(tmp_path / "x", "me").answers == {"a": "漢"}
 

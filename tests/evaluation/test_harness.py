@@ -6,11 +6,11 @@ from evaluation_models import asked, built
 from lm_eval.models.huggingface import HFLM
 from peft import PeftModel
 
-from bitune_pl import Sample, load_decoder
+from bitune_pl import Bitune, Sample, load_decoder
 from bitune_pl.data.example import Example
 from bitune_pl.data.sources import load
 from bitune_pl.evaluation.harness import BituneLM
-from bitune_pl.evaluation.requests import Question, batches
+from bitune_pl.evaluation.requests import TOGETHER, Question, batches
 from bitune_pl.method import three_pass
 from bitune_pl.method.variants import VARIANTS
 
@@ -238,14 +238,31 @@ def test_H04_generation_keeps_room_and_counts(plain, with_bos, monkeypatch):
 def test_H04_no_room_for_a_prompt_is_an_error_before_anything_is_read(length, plain, with_bos, monkeypatch):
     monkeypatch.setattr(plain, "generate", None)
     lm = ours(plain, with_bos, max_length=length)
-    with pytest.raises(ValueError, match=rf"Beside 64 new tokens nothing is left of the prompt: {length} positions"):
+    with pytest.raises(
+        ValueError, match=rf"question 1: beside 64 new tokens nothing is left of the prompt, for {length} pos"
+    ):
         lm.generate_until(asked(("dog?", {"max_gen_toks": 5}), ("dog?", {"until": [], "max_gen_toks": 64})))
 
 
 def test_H04_an_answer_that_is_too_long_is_an_error_before_anything_is_read(plain, encoder, monkeypatch):
     monkeypatch.setattr(plain, "read", None)
-    with pytest.raises(ValueError, match="Beside an answer of .* tokens nothing is left of the prompt"):
+    with pytest.raises(
+        ValueError, match="Task task, question .: beside an answer of .* tokens nothing is left of the prompt"
+    ):
         ours(plain, encoder, max_length=64).loglikelihood(asked(("dog", " apple"), ("dog", " dog" * 100)))
+
+
+def test_many_answers_to_a_prompt_are_read_in_parts(plain, encoder, monkeypatch):
+    """Each place of an answer looks at all others: thousands together need more memory than there is."""
+    lm, read, seen = ours(plain, encoder), Bitune.read, []
+    pairs = [("dog", f" apple {i} " * 20) for i in range(40)]
+    alone = [lm.loglikelihood(asked(pair))[0] for pair in pairs]
+    monkeypatch.setattr(
+        Bitune, "read", lambda self, samples: seen.append(sum(map(len, samples[0].answers))) or read(self, samples)
+    )
+    found = lm.loglikelihood(asked(*pairs))
+    assert [score for score, _ in found] == pytest.approx([score for score, _ in alone], abs=1e-4)
+    assert len(seen) == 2 and max(seen) <= TOGETHER
 
 
 # -- H05: rolling log-likelihood ----------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ def test_numbers_are_read_by_their_value(text, found):
         ("20 - 2 = 6 * 3 = 18", "18"),
         ("18 (16 - 3 - 4 = 9, twice)", "18"),
         ("x = 72", "72"),
+        ("15 = 3 * 5", "15"),
+        ("10 + 5 = 15, since 10 = 5 + 5", "15"),
         ("about 72", "72"),
         ("5 + 6 = many", None),
         ("none", None),

@@ -23,7 +23,10 @@ def test_a_folder_opens_with_its_tokenizer_and_template(folder, encoder):
 def test_a_tokenizer_that_is_cut(folder):
     path = folder / "tokenizer.json"
     path.write_bytes(path.read_bytes()[:400])
-    with pytest.raises(ValueError, match=r"tokenizer.json is damaged .*: copy the run's whole model folder again[.]$"):
+    with pytest.raises(
+        ValueError,
+        match="tokenizer.json or tokenizer_config.json is damaged .*: copy the run's whole model folder again[.]$",
+    ):
         open_run(folder)
 
 
