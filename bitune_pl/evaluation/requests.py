@@ -105,7 +105,13 @@ class Reader:
     def windows(self, text: str) -> Iterator[Pair]:
         """A text as prompts and answers, each window within `max_length`."""
         front, copies = self.empty[: len(self.empty) - len(self.encoder.closing)], self.copies
-        widest = self.max_length + 1 - copies * (len(self.empty) + 1)
+        least = copies * (len(self.empty) + 1)
+        widest = self.max_length + 1 - least
+        if widest < 1:
+            raise ValueError(
+                f"A text is read in windows of at least {least} positions, and {self.max_length} are too few: raise "
+                "--max-length where the decoder has more, or leave it out."
+            )
         for n, window in enumerate(get_rolling_token_windows(self.bare(text), self.first, widest, 1)):
             context, answer = make_disjoint_window(window)
             room = (self.max_length + 1 - len(answer)) // copies - len(self.empty)

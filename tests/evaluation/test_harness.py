@@ -7,11 +7,13 @@ from lm_eval.models.huggingface import HFLM
 from peft import PeftModel
 
 from bitune_pl import Bitune, Sample, load_decoder
+from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
 from bitune_pl.data.sources import load
-from bitune_pl.evaluation.harness import BituneLM
-from bitune_pl.evaluation.requests import TOGETHER, Question, batches
+from bitune_pl.evaluation.harness import UNLIMITED, BituneLM, positions
+from bitune_pl.evaluation.requests import TOGETHER, Question, Reader, batches
 from bitune_pl.method import three_pass
+from bitune_pl.method.positions import Reach
 from bitune_pl.method.variants import VARIANTS
 
 QUESTIONS = load("categories", "validation", limit=6).examples
@@ -252,6 +254,22 @@ def test_H04_an_answer_that_is_too_long_is_an_error_before_anything_is_read(plai
         ours(plain, encoder, max_length=64).loglikelihood(asked(("dog", " apple"), ("dog", " dog" * 100)))
 
 
+@pytest.mark.parametrize(
+    ("configured", "table", "rotary", "most"),
+    [
+        (900, None, None, 900),
+        (900, 300, 700, 300),
+        (900, None, 700, 700),
+        (900, 2048, 4096, 900),
+        (None, None, None, None),
+    ],
+)
+def test_the_least_of_what_limits_a_decoder_limits_it(configured, table, rotary, most, plain, encoder, monkeypatch):
+    monkeypatch.setattr(plain, "reach", Reach(table, rotary))
+    monkeypatch.setitem(vars(plain.decoder.config), "max_position_embeddings", configured)
+    assert positions(plain) == most and ours(plain, encoder).max_length == (most or UNLIMITED)
+
+
 def test_many_answers_to_a_prompt_are_read_in_parts(plain, encoder, monkeypatch):
     """Each place of an answer looks at all others: thousands together need more memory than there is."""
     lm, read, seen = ours(plain, encoder), Bitune.read, []
@@ -294,13 +312,50 @@ def test_H05_windows_score_every_token_once(method, tiny_base, encoder, monkeypa
     assert all(len(sample.prompt) * copies - 1 + len(sample.answers[0]) <= 128 for sample in seen)
 
 
+@pytest.mark.parametrize(
+    ("text", "max_length", "copies", "windows"),
+    [
+        ("0123456789", 5, 1, [("<s>", "0123"), ("<s>3", "4567"), ("<s>567", "89")]),
+        ("0123456789", 9, 2, [("<s>", "012345"), ("<s>45", "6789")]),
+        ("012", 4, 2, [("<s>", "0"), ("<s>0", "1"), ("<s>1", "2")]),
+        ("0123", 5, 1, [("<s>", "0123")]),
+        ("", 5, 1, []),
+    ],
+)
+def test_H05_a_window_begins_with_the_first_token_and_those_just_before_it(text, max_length, copies, windows, encoder):
+    """A digit is a token; a prompt and its answer, whose last token is not read, have room for no token more."""
+    reader = Reader(encoder, max_length, copies, encoder.tokenizer.bos_token_id)
+    assert spelled(reader, text) == windows
+
+
+def test_H05_a_new_start_token_ends_the_prompt_of_each_window(encoder):
+    reader = Reader(Encoder(encoder.tokenizer, start_token=encoder.eos), 5, 1, encoder.tokenizer.bos_token_id)
+    assert spelled(reader, "0123456789") == [("</s>", "0123"), ("3</s>", "4567"), ("567</s>", "89")]
+
+
+def spelled(reader, text: str) -> list[tuple[str, str]]:
+    words = reader.encoder.tokenizer.convert_ids_to_tokens
+    return [("".join(words(prompt)), "".join(words(answer))) for prompt, (answer,) in reader.windows(text)]
+
+
+def test_H05_too_few_positions_for_a_window_are_an_error(tiny_base, encoder):
+    lm = ours(built(tiny_base, "echo", "none"), encoder, max_length=3)
+    with pytest.raises(
+        ValueError, match="read in windows of at least 4 positions, and 3 are too few: raise --max-length"
+    ):
+        lm.loglikelihood_rolling(asked(("dog",), kind="loglikelihood_rolling"))
+
+
 def test_H05_windows_of_the_stock_model(plain, tiny_base, encoder):
     """The stock model has its first token in the first window only; without it in ours the two are equal."""
     text = "Question: which one is a fruit? " * 12
-    requests = asked((text,), kind="loglikelihood_rolling")
-    assert len(encoder.prompt(text)) < 200
-    expected = stock(tiny_base, encoder, max_length=256).loglikelihood_rolling(requests, True)
-    assert ours(plain, encoder, max_length=256).loglikelihood_rolling(requests) == pytest.approx(expected, rel=1e-5)
+    lm = ours(plain, encoder, max_length=65)
+    first, *later = lm.reader.windows(text)
+    scores = lm._score(lm.reader.of_tokens([first, *((prompt[1:], answers) for prompt, answers in later)]))
+    expected = stock(tiny_base, encoder, max_length=64).loglikelihood_rolling(
+        asked((text,), kind="loglikelihood_rolling"), True
+    )
+    assert len(later) > 1 and [sum(score for score, _ in scores)] == pytest.approx(expected, rel=1e-5)
 
 
 # -- H06: stop strings --------------------------------------------------------------------------------------------------
@@ -356,6 +411,59 @@ def test_H06_the_prompt_is_no_part_of_a_stop_string(told, encoder):
         asked(("dog\n", settings), kind="generate_until")
     )
     assert found.startswith("\napple dog")
+
+
+@pytest.fixture
+def steps(plain):
+    """An entry for each token that the decoder is asked for."""
+    seen = []
+    hook = plain.decoder.register_forward_hook(lambda *_: seen.append(1))
+    yield seen
+    hook.remove()
+
+
+@pytest.mark.parametrize(
+    ("until", "read", "left"),
+    [
+        (["3"], 4, "012"),
+        (["34"], 5, "012"),
+        (["8", "2345"], 6, "01"),
+        (["234", "34"], 5, "01"),
+        (["43"], 10, "0123456789"),
+    ],
+)
+def test_H06_no_token_is_decoded_after_a_stop_string(until, read, left, told, steps, encoder):
+    """A digit is a token."""
+    settings = {"until": until, "max_gen_toks": 10}
+    found = ours(told({"dog": "0123456789"}), encoder).generate_until(asked(("dog", settings), kind="generate_until"))
+    assert (found, len(steps)) == ([left], read)
+
+
+@pytest.mark.parametrize(
+    ("ends", "read", "left"), [(None, 11, "0123456789"), ("5", 6, "012345"), (["8", "5"], 6, "012345")]
+)
+def test_H06_the_end_tokens_of_tokenizer_and_decoder_both_end_an_answer(
+    ends, read, left, told, steps, encoder, monkeypatch
+):
+    """Several, one or no end token of the decoder's own; a digit is a token."""
+    model = told({"dog": [*encoder.prompt("0123456789").tolist(), encoder.eos]})
+    configured = ends and encoder.tokenizer.convert_tokens_to_ids(ends)
+    monkeypatch.setattr(model.decoder.generation_config, "eos_token_id", configured)
+    found = ours(model, encoder).generate_until(
+        asked(("dog", {"until": [], "max_gen_toks": 20}), kind="generate_until")
+    )
+    assert (found, len(steps)) == ([left], read)
+
+
+def test_each_request_is_continued_with_its_own_settings(told, encoder):
+    settings = [
+        {"until": ["5"], "max_gen_toks": 10}, {"until": [], "max_gen_toks": 3}, {"until": ["5"], "max_gen_toks": 4},
+        {"until": ["12"], "max_gen_toks": 10}, {"until": ["5"], "max_gen_toks": 10},
+    ]  # fmt: skip
+    prompts = ["a", "bb", "ccc", "d", "ee"]
+    model = told(dict.fromkeys(prompts, "0123456789"))
+    found = ours(model, encoder).generate_until(asked(*zip(prompts, settings, strict=True), kind="generate_until"))
+    assert found == ["01234", "012", "0123", "0", "01234"]
 
 
 def test_generation_is_that_of_three_passes_and_of_the_stock_model(bitune, plain, tiny_base, encoder):
