@@ -2,11 +2,13 @@
 
 import pytest
 from evaluation_models import asked
+from lm_eval.tasks._yaml_loader import load_yaml
 
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.sources import contents
 from bitune_pl.data.sources import load as rows_of
 from bitune_pl.evaluation import catalogue
+from bitune_pl.evaluation.answers import number, worked
 
 PAPER = {"piqa": 1838, "arc_challenge": 1172, "commonsense_qa": 1221, "social_i_qa": 1954, "gsm8k": 1319}
 
@@ -73,6 +75,41 @@ def test_worked_answers_are_asked_for_in_the_trained_form(name, same, shared):
     assert [(context, answer) for (context, _), answer in found] == [(row.prompt, row.answer) for row in rows]
     assert found == [(r.args, r.doc["answer"]) for r in requests(other[same]["tasks"][same])]
     assert all(context.endswith("\n\nSteps:") and answer.startswith(" Answer: ") for (context, _), answer in found)
+
+
+GREEDY = {
+    "do_sample": False, "max_gen_toks": 256, "until": ["\nQuestion:", "</s>", "<|im_end|>", "<|end_of_text|>"],
+}  # fmt: skip
+SAID = ["exact_match_strict", "exact_match_flexible", "without_answer"]
+CHOSEN, PLACED = (("multiple_choice", None, None, metrics, 0) for metrics in (["acc", "acc_norm"], ["acc"]))
+SUMMED, WORKED = (("generate_until", GREEDY, scores, SAID, 0) for scores in (number, worked))
+SCORED = {
+    "piqa": ({"source": "piqa"}, *CHOSEN),
+    "arc_challenge": ({"source": "arc_challenge"}, *CHOSEN),
+    "commonsense_qa": ({"source": "commonsense_qa"}, *CHOSEN),
+    "social_i_qa": ({"source": "social_i_qa"}, *PLACED),
+    "gsm8k": ({"source": "gsm8k"}, *SUMMED),
+    "cot_piqa": ({"source": "piqa_cot"}, *WORKED),
+    "cot_arc_challenge": ({"source": "arc_challenge_cot"}, *WORKED),
+    "cot_commonsense_qa": ({"source": "commonsense_qa_cot"}, *WORKED),
+    "cot_gsm8k": ({"source": "gsm8k_cot"}, *WORKED),
+}
+
+
+def scored(files: str) -> dict[str, tuple]:
+    """How tasks are asked and scored, as their YAML files say."""
+    said = [load_yaml(path) for path in catalogue.TASKS.glob(files) if path.stem != "mmlu"]
+    names = "dataset_kwargs", "output_type", "generation_kwargs", "process_results", "metric_list", "num_fewshot"
+    listed = [one | {"metric_list": [metric["metric"] for metric in one["metric_list"]]} for one in said]
+    return {one["task"]: tuple(map(one.get, names)) for one in listed}
+
+
+def test_how_each_task_is_asked_and_scored():
+    assert scored("[a-z]*.yaml") == SCORED
+    subjects = scored("mmlu/[a-z]*.yaml")
+    assert len(subjects) == 57
+    for name, how in subjects.items():
+        assert how == ({"source": "mmlu", "subject": name.removeprefix("mmlu_")}, *PLACED)
 
 
 def write(folder, name: str, lines: str):

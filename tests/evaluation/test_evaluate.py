@@ -2,15 +2,18 @@
 
 import json
 import math
+from copy import copy
 
 import pytest
 import torch
 from evaluation_models import asked, built
 
+from bitune_pl import load_decoder, load_tokenizer
 from bitune_pl.cli import main
+from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.sources import load
 from bitune_pl.evaluation import catalogue, results
-from bitune_pl.evaluation.evaluate import evaluate, line
+from bitune_pl.evaluation.evaluate import HEAD, evaluate, line
 from bitune_pl.evaluation.finished import Asked, Finished, digest
 from bitune_pl.evaluation.harness import BituneLM
 from bitune_pl.method.model import Bitune
@@ -53,6 +56,70 @@ def test_generated_numbers_are_compared_and_silence_is_counted(told, encoder):
     assert [question["extracted"] is None for question in found["questions"]] == [False, True, False, False]
     assert found["questions"][1]["answer"] == " no idea"
     assert found["questions"][3]["extracted"].split(".")[0] == found["questions"][3]["gold"]
+
+
+def test_worked_answers_are_compared_by_their_letter(told, encoder, tmp_path):
+    """Marked; stated in words; another letter; none; marked, before the model asks a question of its own."""
+    said = [
+        " It barks.\n\nAnswer: B",
+        " So the answer is the dog.",
+        " Answer: A",
+        " It has 4 legs.",
+        " Answer: B\nQuestion: x",
+    ]
+    row = {"choices": {"text": ["cat", "dog"], "label": ["1", "2"]}, "answerKey": "2"}
+    rows = [json.dumps(row | {"question": f"Who barks, {i}?"}) for i in range(5)]
+    (tmp_path / "arc_challenge").mkdir()
+    (tmp_path / "arc_challenge/test.jsonl").write_text("\n".join(rows))
+    prompts = [f"Question: Who barks, {i}?\n\nChoices:\nA: cat\nB: dog\n\nSteps:" for i in range(5)]
+    model = told({p: [*encoder.prompt(t).tolist(), encoder.eos] for p, t in zip(prompts, said, strict=True)})
+    found = evaluate(model, encoder, ["cot_arc_challenge"], tmp_path, progress=False)
+    scores = found["tasks"]["cot_arc_challenge"]
+    assert (scores["n"], scores["exact_match_strict"], scores["exact_match_flexible"]) == (5, 0.4, 0.6)
+    assert scores["without_answer"] == 0.2
+    assert [(q["extracted"], q["gold"]) for q in found["questions"]] == [(x, "B") for x in ("B", "B", "A", None, "B")]
+    assert found["questions"][4]["answer"] == " Answer: B"
+
+
+TABLE = """\
+task                           n  accuracy  std.err.  normalised  seconds
+piqa                        1838    0.6100    0.0110      0.7200     12.3
+gsm8k                       1319    0.4000    0.0130           -     99.0  (strict 0.2500)  (66 without a final answer)
+mmlu                       14042    0.3000         -           -      1.0  (2 prompts cut)
+wikitext                      62    9.5000         -           -      1.0  (word_perplexity)
+"""
+ROWS = {
+    "piqa": {"n": 1838, "seconds": 12.34, "acc_norm": 0.72, "acc_norm_stderr": 0.022, "acc": 0.61, "acc_stderr": 0.011},
+    "gsm8k": {
+        "n": 1319, "seconds": 99.0, "exact_match_strict": 0.25, "exact_match_strict_stderr": 0.012,
+        "exact_match_flexible": 0.4, "exact_match_flexible_stderr": 0.013, "without_answer": 0.05,
+        "without_answer_stderr": 0.006,
+    },
+    "mmlu": {"n": 14042, "seconds": 1.0, "cut_contexts": 2, "acc": 0.3, "acc_stderr": None},
+    "wikitext": {"n": 62, "seconds": 1.0, "word_perplexity": 9.5, "word_perplexity_stderr": None},
+}  # fmt: skip
+
+
+def test_the_table_has_each_number_in_its_column():
+    lines = [line(task, {"cut_contexts": 0} | row) for task, row in ROWS.items()]
+    assert "\n".join([HEAD, *lines]) + "\n" == TABLE
+
+
+def test_the_seed_decides_what_is_sampled(tiny_base, in_tmp_path, tmp_path, monkeypatch):
+    known = catalogue.load
+
+    def sampled(*asked):
+        loaded = known(*asked)
+        settings = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 8, "until": []}
+        loaded["sums"]["tasks"]["sums"].set_config(key="generation_kwargs", value=settings)
+        return loaded
+
+    def said(*seed) -> list[str]:
+        assert main(["evaluate", "--base", tiny_base, "--tasks", "sums", "--limit", "2", "--out", "r.json", *seed]) == 0
+        return [question["answer"] for question in json.loads((tmp_path / "r.json").read_text())["questions"]]
+
+    monkeypatch.setattr(catalogue, "load", sampled)
+    assert said() == said("--seed", "0") != said("--seed", "1")
 
 
 @pytest.fixture
@@ -301,6 +368,30 @@ def test_another_model_or_setting_uses_nothing_of_it(tiny_base, encoder, tmp_pat
     prints |= {results.fingerprint(built(tiny_base, "no_mixing"), encoder, max_length=None)}
     assert len(prints) == 6
     assert not Finished(path, next(iter(prints - {results.fingerprint(one, encoder, max_length=None)}))).answers
+
+
+def test_every_trained_weight_changes_the_fingerprint(tiny_base, encoder):
+    model = built(tiny_base, start_token="<sep>")
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    prints = [results.fingerprint(model, encoder)]
+    for parameter in trained.values():
+        parameter.data.view(-1)[-1] += 1e-6
+        prints.append(results.fingerprint(model, encoder))
+    assert len(set(prints)) == len(trained) + 1
+    assert trained.keys() >= {"theta_k", "theta_v"} and any("start_token" in name for name in trained)
+
+
+def test_another_base_or_tokenizer_or_start_token_changes_the_fingerprint(plain, tiny_base, encoder):
+    other, tokenizer, opened = load_decoder(tiny_base, dtype=torch.float32), load_tokenizer(tiny_base), copy(encoder)
+    other.lm_head.weight.data *= 1.5
+    tokenizer.add_tokens(["a new one"])
+    opened.opening = [encoder.tokenizer.bos_token_id]
+    bases = other, load_decoder(tiny_base, dtype=torch.bfloat16)
+    models = [plain, *(Bitune.build(base, "plain", "none") for base in bases)]
+    encoders = [Encoder(tokenizer), opened, *(Encoder(encoder.tokenizer, start_token=i) for i in (2, 3))]
+    prints = [results.fingerprint(model, encoder) for model in models]
+    assert len({*prints, *(results.fingerprint(plain, one) for one in encoders)}) == 7
+    assert results.fingerprint(built(tiny_base, "plain", "none"), Encoder(load_tokenizer(tiny_base))) == prints[0]
 
 
 def test_H04_an_impossible_budget_stops_all_tasks_before_the_first(tiny_base, in_tmp_path, tmp_path, capsys):
