@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bitune_pl.arguments import Arguments
+from bitune_pl.data.fields import SURROGATE
 from bitune_pl.data.files import check_place
 
 
@@ -191,6 +192,9 @@ def _checked(args: Namespace) -> list[str]:
     for name in asked:  # a file is one task, however it is named
         found.setdefault(Path(name).resolve() if Path(name).is_file() else name, name)
     names = list(found.values())
+    for said in (*names, args.run or "", args.base or ""):
+        if SURROGATE.search(said):
+            raise ValueError(f"{said!r} is no text in UTF-8: rename that file or folder.")
     if not names:
         raise ValueError("--tasks names no task: give some, separated by commas, such as piqa,arc_challenge.")
     if args.limit is not None and not 1 <= args.limit < 2**63:

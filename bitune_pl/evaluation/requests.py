@@ -57,6 +57,7 @@ class Reader:
         copies: how often the method writes a prompt.
         first: the token that is an empty context where the tokenizer puts nothing in front of a text.
         cut: how many contexts were too long, by task.
+        encoded: ids of contexts with their continuations, which are checked first and then read.
 
     Raises:
         ValueError: from the methods, if an answer is empty, or if nothing is left of a prompt beside its answer.
@@ -67,6 +68,7 @@ class Reader:
     copies: int
     first: int
     cut: Counter[str | None] = field(default_factory=Counter)
+    encoded: dict[tuple[str, tuple[str, ...]], Pair] = field(default_factory=dict)
 
     def questions(self, requests: Sequence[Instance]) -> list[Question]:
         """The requests that share a context as one question, whose answers are their continuations."""
@@ -87,12 +89,13 @@ class Reader:
             Example(context, tuple(group.values()), None, _where(first))
             for (context, group), first in zip(groups.items(), firsts, strict=True)
         ]
-        written = self.encoder.choice_ids(example for example in examples if example.prompt)
-        encoded = [
-            next(written) if example.prompt else (self.empty, [self.bare(answer) for answer in example.answers])
-            for example in examples
-        ]
-        return [(tuple(p), a) for p, a in encoded], [list(group) for group in groups.values()], firsts
+        fresh = [example for example in examples if (example.prompt, example.answers) not in self.encoded]
+        written = self.encoder.choice_ids(example for example in fresh if example.prompt)
+        for example in fresh:
+            ids = next(written) if example.prompt else (self.empty, [self.bare(answer) for answer in example.answers])
+            self.encoded[example.prompt, example.answers] = tuple(ids[0]), ids[1]
+        encoded = [self.encoded[example.prompt, example.answers] for example in examples]
+        return encoded, [list(group) for group in groups.values()], firsts
 
     def prompt(self, request: Instance, new: int) -> LongTensor:
         """A context that so many new tokens will follow."""

@@ -252,6 +252,7 @@ def test_evaluating_leaves_modes_gradients_and_random_state(tiny_base, encoder):
         (["--seed", "-1"], "--seed is a whole number from 0 to 4294967295, not -1"),
         (["--out", "a" * 250], "the name is too long for a file"),
         (["--run", "x"], "either --run FOLDER"),
+        (["--tasks", "caf\udce9.jsonl"], "is no text in UTF-8: rename that file or folder"),
     ],
 )
 def test_bad_input_is_one_sentence_before_the_model_is_opened(argv, message, in_tmp_path, capsys, monkeypatch):
