@@ -19,13 +19,15 @@ and how many answers to "is it greedy" differ.
 import argparse
 import tempfile
 from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import lru_cache
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from peft import PeftModel
 
-from bitune_pl import Bitune, Sample, load_decoder, load_tokenizer
+from bitune_pl import Bitune, load_decoder, load_tokenizer
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.evaluation.catalogue import load, quiet
 from bitune_pl.evaluation.harness import BituneLM
@@ -74,17 +76,27 @@ def stock(encoder: Encoder, dtype: torch.dtype, adapter: str | None = None, soft
 
 
 def three_passes(model: Bitune, encoder: Encoder) -> Scorer:
-    def score(asked: list[Instance]) -> Iterator[tuple[float, bool]]:
+    """Two passes over each prompt, then the third for each of its continuations."""
+
+    def score(asked: list[Instance]) -> Scores:
+        cache_of = lru_cache(maxsize=1)(
+            lambda read: three_pass._mixed_cache(model, torch.tensor(read, dtype=torch.long))
+        )
+        found = []
         for request in asked:
             context, continuation = request.args
             prompt, both = encoder.prompt(context), encoder.prompt(context + continuation)
-            answer = both[len(prompt) :]
-            with torch.no_grad():
-                ((logits,),) = three_pass.answer_logits(model, [Sample(prompt, [answer])])
+            answer, cache = both[len(prompt) :], deepcopy(cache_of(tuple(prompt[:-1].tolist())))
+            logits = three_pass._causal(model, both[len(prompt) - 1 : -1], cache, start=len(prompt) - 1)
             tokens = logits.double().log_softmax(-1).gather(1, answer[:, None])
-            yield float(tokens.sum(dtype=torch.float64)), bool((logits.argmax(-1) == answer).all())
+            found.append((float(tokens.sum()), bool((logits.argmax(-1) == answer).all())))
+        return found
 
-    return lambda asked: list(score(asked))
+    def scores(asked: list[Instance]) -> Scores:
+        with three_pass.stock_attention(model), torch.no_grad():
+            return score(asked)
+
+    return scores
 
 
 def pairs(only: list[str] | None, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Scorer, Scorer]]:
