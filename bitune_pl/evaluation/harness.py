@@ -200,7 +200,9 @@ class BituneLM(TemplateLM):
         if task.OUTPUT_TYPE == "generate_until":
             for request in task.instances:
                 self.reader.prompt(request, normalize_gen_kwargs(request.args[1])["max_gen_toks"])
-        elif task.OUTPUT_TYPE != "loglikelihood_rolling":
+        elif task.OUTPUT_TYPE == "loglikelihood_rolling":
+            any(self.reader.windows(task.instances[0].args[0]))  # the first says whether there is room for any
+        else:
             self.reader.questions(task.instances)
         self.cut.clear()
 

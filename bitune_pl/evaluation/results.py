@@ -74,7 +74,8 @@ def fingerprint(model: Bitune, encoder: Encoder, **settings) -> str:
         weights.update(tensor.detach().float().cpu().numpy().tobytes())
     spoken = digest(sorted(encoder.tokenizer.get_vocab().items()), encoder.opening, encoder.closing)
     told = (describe(model), model.base_fingerprint, str(model.decoder.dtype), model.theta_init, settings)
-    return digest(__version__, versions(), *told, weights.hexdigest(), spoken)
+    continued = model.decoder.generation_config.to_json_string()
+    return digest(__version__, versions(), *told, continued, weights.hexdigest(), spoken)
 
 
 def _own_tensors(model: Bitune) -> Iterator:
