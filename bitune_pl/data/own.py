@@ -162,7 +162,8 @@ def _choices(row: dict) -> tuple[list, list | None]:
         try:
             found = json.loads(found)
         except (ValueError, RecursionError):
-            raise TypeError('its field \'choices\' is text, not a list such as ["yes", "no"]') from None
+            like = 'a list such as ["yes", "no"], which a CSV file has as "[""yes"", ""no""]"'
+            raise TypeError(f"its field 'choices' is text, not {like}") from None
     if isinstance(found, dict):
         return fields.choices(found["text"], found["label"]), found["label"]
     return fields.choices(found), None

@@ -73,6 +73,22 @@ def load(
         return loaded
 
 
+def splits(loaded: dict[str, dict], part: str) -> dict[str, str]:
+    """The split of the data set that each task's rows are from: the labelled one that the paper reports is not always test."""
+    tasks = {name: task for one in loaded.values() for name, task in one["tasks"].items()}
+    return {name: _split(task, part) for name, task in tasks.items()}
+
+
+def _split(task: Task, part: str) -> str:
+    source = (task.config.dataset_kwargs or {}).get("source")
+    if not source:
+        return str(task.config.test_split or task.config.validation_split)
+    found = sources.find(source)
+    if found.own and part == "test":
+        return "all rows"
+    return getattr((sources.find(found.tested_on) if part == "test" and found.tested_on else found).splits, part)
+
+
 def named(name: str, loaded: dict) -> list[str]:
     """What a name that was loaded stands for: a task; a group, without its tasks; the tasks of a tag of lm-eval's."""
     return [name] if name in loaded["groups"] else list(loaded["tasks"])

@@ -93,7 +93,9 @@ def main(argv: list[str]) -> None:
     before, after = read(args.before), read(args.after)
     compared = compare(before, after, args.metric)
     print(f"A  {before.path}  {before.model}\nB  {after.path}  {after.model}\ncompared by {compared.compared_by()}\n")
-    print("\n".join([_HEAD, *map(_line, compared.rows())]))
+    rows = compared.rows()
+    width = max(18, *(len(row.name) + 1 for row in rows))
+    print("\n".join([" " * width + _HEAD, *(_line(row, width) for row in rows)]))
     if compared.notes:
         print("\n" + "\n".join(compared.notes))
 
@@ -231,10 +233,10 @@ def _row(name: str, before: list[float], after: list[float]) -> Row:
     return Row(name, len(before), *scores, paired_gain(before, after), test)
 
 
-_HEAD = f"{'':<18}{'n':>7}{'A':>9}{'B':>9}{'B - A':>10}{'95 % interval':>20}" + "  only A  only B  McNemar p"
+_HEAD = f"{'n':>7}{'A':>9}{'B':>9}{'B - A':>10}{'95 % interval':>20}" + "  only A  only B  McNemar p"
 
 
-def _line(row: Row) -> str:
+def _line(row: Row, width: int) -> str:
     n, interval = "" if row.n is None else row.n, f"{row.gain.low:+.4f} to {row.gain.high:+.4f}"
-    line = f"{row.name:<18}{n:>7}{row.before:>9.4f}{row.after:>9.4f}{row.gain.mean:>+10.4f}{interval:>20}"
+    line = f"{row.name:<{width}}{n:>7}{row.before:>9.4f}{row.after:>9.4f}{row.gain.mean:>+10.4f}{interval:>20}"
     return line + (f"{row.test.only_before:>8}{row.test.only_after:>8}{row.test.p:>11.2g}" if row.test else "")

@@ -107,7 +107,7 @@ def evaluate(
         "config": config,
         "settings": {
             "tasks": list(loaded), "root": None if root is None else str(root), "part": part, "limit": limit,
-            "max_length": lm.max_length, "seed": seed,
+            "max_length": lm.max_length, "seed": seed, "splits": catalogue.splits(loaded, part),
         },
         "seconds": round(time.perf_counter() - start, 3),
         "known_before": known,
@@ -140,7 +140,10 @@ def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> tuple[dic
         asked = {name: vars(args)[name] for name in ("root", "limit", "part", "max_length", "seed")}
         finished = Finished(args.out, results.fingerprint(opened.model, opened.encoder, tasks=names, **asked))
         if finished.answers:
-            print(f"{len(finished.answers)} answers are known from an evaluation that was stopped.")
+            known = (
+                f"{len(finished.answers)} answers (each choice is one) are known from an evaluation that was stopped"
+            )
+            print(f"{known}; the seconds are those of the rest.")
     heads = iter([HEAD])
     scored = evaluate(
         opened.model, opened.encoder, tasks, args.root, args.limit, args.part, args.max_length, finished, args.run, args.seed,
@@ -205,7 +208,7 @@ def _checked(args: Namespace) -> list[str]:
         raise ValueError(f"--max-length is a number of positions, at least 2, not {args.max_length}.")
     if (args.run is None) == (args.base is None):
         raise ValueError(
-            "Say what to open: either --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
+            "Say what to score, by one of the two: --run FOLDER (a run) or --base NAME (a decoder as pretrained)."
         )
     return names
 
@@ -221,7 +224,8 @@ def line(task: str, row: dict) -> str:
     metric = next((name for name in FIRST if name in metrics), metrics[0] if metrics else None)
     numbers = [row.get(metric), row.get(f"{metric}_stderr"), row.get("acc_norm")]
     accuracy, error, normalised = ("-" if n is None else f"{n:.4f}" for n in numbers)
-    text = f"{task:<26}{row['n']:>6}{accuracy:>10}{error:>10}{normalised:>12}{row['seconds']:>9.1f}"
+    label = task if len(task) < 26 else f"...{task[-22:]}"
+    text = f"{label:<26}{row['n']:>6}{accuracy:>10}{error:>10}{normalised:>12}{row['seconds']:>9.1f}"
     return text + "".join(f"  ({note})" for note in _notes(metric, row))
 
 

@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -46,11 +47,18 @@ def describe(model: Bitune, run: str | None = None) -> dict:
 
 
 def computed(model: Bitune) -> dict:
-    """In what numbers, and on what."""
+    """In what numbers, on what, and when."""
     kind = model.decoder.device.type
     device = torch.cuda.get_device_name() if kind == "cuda" else kind
     theta_init = model.theta_init if model.method.mixing else None
-    return {"theta_init": theta_init, "dtype": str(model.decoder.dtype).removeprefix("torch."), "device": device}
+    return {
+        "theta_init": theta_init,
+        "dtype": str(model.decoder.dtype).removeprefix("torch."),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "base_fingerprint": model.base_fingerprint,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def config_of(run: str | None) -> dict | None:

@@ -17,6 +17,9 @@ from bitune_pl.data.templates import Template
 from bitune_pl.method.backbone import load_decoder, load_tokenizer
 from bitune_pl.method.model import Bitune
 
+ONE_OF_TWO = (
+    "Say what to open, by one of the two: --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
+)
 PROMPT, TOKENIZER = "prompt.json", ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -44,14 +47,21 @@ def open_run(folder: str | Path) -> Opened:
     folder = Path(folder)
     model = folder / "model" if (folder / "model").is_dir() else folder
     if not (model / PROMPT).is_file():
-        what = "does not exist" if not folder.is_dir() else f"holds no model (no {PROMPT})"
-        raise FileNotFoundError(
-            f"{folder} {what}: give the folder of a finished run, such as runs/smollm2/<date-time>-<seed>."
-        )
+        raise FileNotFoundError(_without_model(folder))
     template, max_length = _read_prompt(model / PROMPT)
     tokenizer = _read_tokenizer(model)
     opened = Bitune.from_pretrained(model, device=_device())
     return Opened(opened, Encoder(tokenizer, max_length, opened.start_token_id), template)
+
+
+def _without_model(folder: Path) -> str:
+    """What a folder without a model is, and what to do."""
+    if (folder / "checkpoints").is_dir():
+        return f"{folder} has no model yet, for its training was stopped: bitune fit --resume {folder} goes on with it."
+    if below := sorted(path.parents[1] for depth in ("*", "*/*") for path in folder.glob(f"{depth}/model/{PROMPT}")):
+        return f"{folder} holds runs and is none: name one, such as {below[-1]}."
+    what = f"holds no model (no {PROMPT})" if folder.is_dir() else "does not exist"
+    return f"{folder} {what}: give the folder of a finished run, such as runs/smollm2/<date-time>-<seed>."
 
 
 def _read_prompt(path: Path) -> tuple[Template, int]:
@@ -89,9 +99,7 @@ def open_either(run: str | None, base: str | None) -> Opened:
         ValueError: if not exactly one was.
     """
     if (run is None) == (base is None):
-        raise ValueError(
-            "Say what to open: either --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
-        )
+        raise ValueError(ONE_OF_TWO)
     return open_run(run) if run is not None else open_base(base)
 
 

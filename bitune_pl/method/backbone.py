@@ -9,6 +9,7 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -217,7 +218,9 @@ def _hub_problem(base: str) -> str | None:
         return f"No hub repository {base} may be read: check the name ({known} need no hub) or run `hf auth login`."
     except Exception as error:  # whatever else: the hub cannot be asked, and the local cache may still have it
         why = "HF_HUB_OFFLINE is set" if is_offline_mode() else f"the hub cannot be reached ({error})"
-        return f"{base} is not in the local hub cache and {why}: run `hf download {base}` where there is a network."
+        near = get_close_matches(base, PACKAGED, n=1)
+        meant = f"did you mean {near[0]}? As a hub id, {base}" if near else base
+        return f"{meant} is not in the local hub cache and {why}: run `hf download {base}` where there is a network."
 
 
 @contextmanager

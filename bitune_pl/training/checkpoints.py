@@ -5,11 +5,13 @@ tensor is an error here, while Lightning itself is told to be lenient. Settings 
 checkpoint and those of the run disagree, the disagreement is named: neither is silently preferred.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor, nn
 
 # These change how a model is computed, not what it is.
@@ -34,6 +36,16 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not {"hyper_parameters", "state_dict", "global_step"} <= set(found):
         raise ValueError(f"{path} is a file of tensors, but not a checkpoint of `bitune fit`.")
     return found
+
+
+def remember(path: Path, callbacks: Iterable[Callback]) -> None:
+    """Let a checkpoint know what callbacks have come to since it was written."""
+    checkpoint = torch.load(path, weights_only=True)
+    for callback in callbacks:
+        checkpoint["callbacks"][callback.state_key] = callback.state_dict()
+    new = path.with_name(f".{path.name}.new")
+    torch.save(checkpoint, new)
+    os.replace(new, path)
 
 
 def trained_tensors(module: nn.Module) -> dict[str, nn.Parameter]:

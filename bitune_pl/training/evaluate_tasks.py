@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from traceback import format_exc
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from bitune_pl.training.callbacks import LastCheckpoint
+from bitune_pl.training.checkpoints import read_checkpoint, remember
 from bitune_pl.training.dashboard.events import log_scalars
 from bitune_pl.training.dashboard.scalars import UpdateLog
 
@@ -81,15 +84,29 @@ class EvaluateTasks(Callback):
             self._evaluate(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.tasks and self.evaluated != trainer.global_step:
+        if self.is_owed(trainer):
             self._evaluate(trainer, pl_module)
+            self._tell_the_last_checkpoint(trainer)
+
+    def _tell_the_last_checkpoint(self, trainer: Trainer) -> None:
+        """It was written before this evaluation, and a run that is resumed from it would owe it."""
+        for callback in trainer.checkpoint_callbacks if trainer.is_global_zero else ():
+            path = Path(callback.best_model_path)
+            if isinstance(callback, LastCheckpoint) and path.is_file():
+                if read_checkpoint(path)["global_step"] == trainer.global_step:
+                    remember(path, [self])
+
+    def is_owed(self, trainer: Trainer) -> bool:
+        """Whether the weights as they are have not been evaluated."""
+        return bool(self.tasks) and self.evaluated != trainer.global_step
 
     def _is_due(self, update: int) -> bool:
         return bool(self.tasks and self.every) and update % self.every == 0
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        start, self.evaluated = time.perf_counter(), trainer.global_step
+        start = time.perf_counter()
         scores, problem = self._scores(trainer, pl_module)
+        self.evaluated = trainer.global_step
         if problem is None:
             self.latest = {f"eval/{task}/{name}": value for task, own in scores.items() for name, value in _scored(own)}
             log_scalars(trainer, self.latest)
@@ -99,7 +116,7 @@ class EvaluateTasks(Callback):
             self.told.add(problem)
             _warn(trainer, f"The evaluation after update {self.evaluated} failed, and the run goes on: {problem}")
         for callback in trainer.callbacks:
-            if isinstance(callback, UpdateLog):
+            if isinstance(callback, UpdateLog) and trainer.training:
                 callback.leave_out(time.perf_counter() - start)
 
     def _scores(self, trainer: Trainer, pl_module: LightningModule) -> tuple[dict[str, dict[str, float]], str | None]:

@@ -1,48 +1,56 @@
-"""A run that was stopped after its last update, before or in its last validation: what is left to do is done.
+"""A run that was stopped after its last update, before or in its last validation or evaluation: what is left is done.
 
 Lightning trains nothing then, and so validates nothing either. The events, the last checkpoint and `model/` become those
 of a run that was not stopped.
 """
 
-import os
 from pathlib import Path
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from bitune_pl.training.callbacks import BestModel
-from bitune_pl.training.dashboard.events import EventLogger
+from bitune_pl.training.checkpoints import remember
+from bitune_pl.training.dashboard.events import EventLogger, log_scalars
+from bitune_pl.training.evaluate_tasks import EvaluateTasks
 
 
 def is_unfinished(trainer: Trainer, best: BestModel) -> bool:
-    """Whether the weights of the last update are still to be validated, or kept."""
-    return not best.folder.is_dir() or (_validates(trainer) and best.validated != trainer.global_step)
+    """Whether the weights of the last update are still to be validated, kept, or evaluated."""
+    return not best.folder.is_dir() or _owes_validation(trainer, best) or bool(_owed(trainer))
 
 
 def finish(trainer: Trainer, pl_module: LightningModule, best: BestModel, checkpoint: Path) -> None:
-    """Validate the weights of the checkpoint that was resumed, the last update's, and keep them if they are the best."""
-    update = trainer.global_step
-    if _validates(trainer):
+    """Validate the weights of the checkpoint that was resumed, the last update's, keep them if they are the best, and
+    evaluate them."""
+    owed, has_events = _owed(trainer), any(isinstance(logger, EventLogger) for logger in trainer.loggers)
+    scores: dict[str, float] = {}
+    if _owes_validation(trainer, best):
         trainer.validate(pl_module, trainer.datamodule, verbose=False)
+        scores = {name: float(value) for name, value in trainer.callback_metrics.items()}
         monitor, mode = best.watched(trainer)
-        if monitor in trainer.callback_metrics:
-            best.take(trainer, pl_module, float(trainer.callback_metrics[monitor]), mode)
-        if trainer.is_global_zero and any(isinstance(logger, EventLogger) for logger in trainer.loggers):
-            events = EventLogger(best.folder.parent, name="", version="", default_hp_metric=False)
-            events.log_metrics({name: float(value) for name, value in trainer.callback_metrics.items()}, update)
-            events.finalize("success")
+        if monitor in scores:
+            best.take(trainer, pl_module, scores[monitor], mode)
     best.keep_last(trainer, pl_module)
+    events = EventLogger(best.folder.parent, name="", version="", default_hp_metric=False)
+    trainer.loggers = [events] if has_events else []  # those of the training are closed
+    if scores:
+        log_scalars(trainer, scores)
+    for evaluate in owed:
+        evaluate.on_train_end(trainer, pl_module)
+    if has_events:
+        events.finalize("success")
     if trainer.is_global_zero:
-        _remember(checkpoint, best)
+        remember(checkpoint, [best, *owed])
+
+
+def _owed(trainer: Trainer) -> list[EvaluateTasks]:
+    found = [callback for callback in trainer.callbacks if isinstance(callback, EvaluateTasks)]
+    return [callback for callback in found if callback.is_owed(trainer)]
+
+
+def _owes_validation(trainer: Trainer, best: BestModel) -> bool:
+    return _validates(trainer) and best.validated != trainer.global_step
 
 
 def _validates(trainer: Trainer) -> bool:
     return trainer.limit_val_batches != 0 and bool(trainer.datamodule.rows.get("validation"))
-
-
-def _remember(path: Path, best: BestModel) -> None:
-    checkpoint = torch.load(path, weights_only=True)
-    checkpoint["callbacks"][best.state_key] = best.state_dict()
-    new = path.with_name(f".{path.name}.new")
-    torch.save(checkpoint, new)
-    os.replace(new, path)

@@ -43,7 +43,7 @@ def contenders(wanted, asked: list) -> dict:
     for name, method in (("bitune", "bitune"), ("lora", "plain")):
         if wanted(name):
             model = Bitune.build(load_decoder("smollm2", BF16), method, "lora", adapter_dtype=BF16).eval()
-            runs[name] = partial(BituneLM(model, encoder, progress=False).loglikelihood, asked)
+            runs[name] = partial(from_text, model, encoder, asked)
     if any(wanted(f"stock {size}") for size in BATCHES):
         decoder = load_decoder("smollm2", BF16)
         decoder.set_attn_implementation("sdpa")
@@ -53,6 +53,10 @@ def contenders(wanted, asked: list) -> dict:
                 lm = HFLM(pretrained=peft, tokenizer=encoder.tokenizer, batch_size=size)
                 runs[f"stock {size}"] = partial(lm.loglikelihood, asked, disable_tqdm=True)
     return runs
+
+
+def from_text(model: Bitune, encoder: Encoder, asked: list) -> list:
+    return BituneLM(model, encoder, progress=False).loglikelihood(asked)  # a model that was asked before knows the ids
 
 
 def seconds(run) -> float:

@@ -171,3 +171,15 @@ def test_the_answer_does_not_depend_on_the_order_of_questions(write):
     there = rows_of(write("a.json", a), write("b.json", b))
     draw.shuffle(a)
     assert rows_of(write("a.json", a), write("b.json", b)) == there
+
+
+def test_long_names_keep_the_columns_in_place(tmp_path, capsys):
+    name = "/a/long/way/to/a/file/of/mine.csv"
+    for file in ("a.json", "b.json"):
+        (tmp_path / file).write_text(json.dumps({"questions": questions(name, [1, 0]) + questions("piqa", [1])}))
+    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    head, *lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert {line[: head.index(" n ") + 2].split()[-1] for line in lines if line.startswith(("/a", "piqa"))} == {
+        "2",
+        "1",
+    }

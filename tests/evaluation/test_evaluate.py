@@ -135,9 +135,12 @@ def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, t
         "bitune_pl", "versions", "model", "config", "settings", "seconds", "known_before", "tasks", "questions",
     }  # fmt: skip
     said = {"run": None, "base": tiny_base, "method": "plain", "adapter": "none"}
-    assert found["model"] == said | {"theta_init": None, "dtype": "bfloat16", "device": "cpu"}
+    computed = {"theta_init": None, "dtype": "bfloat16", "device": "cpu", "threads": torch.get_num_threads()}
+    assert found["model"].items() >= (said | computed).items() and len(found["model"]["base_fingerprint"]) > 8
+    assert found["model"]["date"].startswith("20")
     assert found["config"] is None
     assert found["settings"]["tasks"] == ["categories", "sums"] and found["settings"]["limit"] == 2
+    assert found["settings"]["splits"] == {"categories": "validation", "sums": "validation"}
     assert set(found["tasks"]["categories"]) == {
         "n", "seconds", "cut_contexts", "acc", "acc_stderr", "acc_norm", "acc_norm_stderr",
     }  # fmt: skip
@@ -251,7 +254,7 @@ def test_evaluating_leaves_modes_gradients_and_random_state(tiny_base, encoder):
         (["--limit", str(2**63)], "--limit is a number of rows, at least 1, not 9223372036854775808"),
         (["--seed", "-1"], "--seed is a whole number from 0 to 4294967295, not -1"),
         (["--out", "a" * 250], "the name is too long for a file"),
-        (["--run", "x"], "either --run FOLDER"),
+        (["--run", "x"], "Say what to score, by one of the two: --run FOLDER"),
         (["--tasks", "caf\udce9.jsonl"], "is no text in UTF-8: rename that file or folder"),
     ],
 )
@@ -298,7 +301,7 @@ def test_a_stopped_evaluation_goes_on_where_it_was(tiny_base, in_tmp_path, tmp_p
     done, reads["samples"], reads["stop"] = reads["samples"], 0, None
     assert main([*command, "--out", "r.json"]) == 0
     assert 0 < reads["samples"] == all_samples - done < all_samples
-    assert "answers are known from an evaluation that was stopped" in capsys.readouterr().out
+    assert "answers (each choice is one) are known from an evaluation that was stopped" in capsys.readouterr().out
     whole, resumed = (json.loads((tmp_path / name).read_text()) for name in ("whole.json", "r.json"))
     assert resumed["questions"] == whole["questions"] and not left.exists()
     assert whole["known_before"] == 0 < resumed["known_before"]
@@ -514,7 +517,7 @@ def test_answers_are_kept_until_the_results_are_written(tiny_base, in_tmp_path, 
         patch.setattr(results, "write", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
         assert main(argv) == 2
     assert [path.suffix for path in tmp_path.glob("r.json*")] == [".unfinished"]
-    assert main(argv) == 0 and "12 answers are known" in capsys.readouterr().out
+    assert main(argv) == 0 and "12 answers (each choice is one) are known" in capsys.readouterr().out
     assert [path.name for path in tmp_path.glob("r.json*")] == ["r.json"]
 
 

@@ -40,3 +40,21 @@ def test_a_tokenizer_that_is_missing(folder, part):
 def test_half_a_surrogate_pair_is_told(encoder):
     with pytest.raises(ValueError, match="holds half a surrogate pair"):
         encoder.prompt("a\ud800")
+
+
+def test_a_folder_without_a_model_is_told_apart(tmp_path):
+    """What is there says what to do next."""
+    stopped, nothing = tmp_path / "stopped", tmp_path / "nothing"
+    (stopped / "checkpoints").mkdir(parents=True)
+    nothing.mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name / "model").mkdir(parents=True)
+        (tmp_path / "runs" / name / "model" / "prompt.json").touch()
+    for folder, said in {
+        stopped: f"has no model yet, for its training was stopped: bitune fit --resume {stopped} goes on with it",
+        tmp_path / "runs": f"holds runs and is none: name one, such as {tmp_path}/runs/two",
+        nothing: "holds no model",
+        tmp_path / "nowhere": "does not exist: give the folder of a finished run",
+    }.items():
+        with pytest.raises(FileNotFoundError, match=said):
+            open_run(folder)

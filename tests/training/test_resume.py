@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny_base import CPU
 
 from bitune_pl.cli import main
+from bitune_pl.evaluation.live import LiveTasks
 from bitune_pl.training.checkpoints import read_checkpoint
 from bitune_pl.training.module import BituneModule
 from bitune_pl.training.run_folder import best_checkpoint, last_checkpoint, locked
@@ -120,6 +121,43 @@ def test_a_run_stopped_in_its_last_validation_is_finished(fit, monkeypatch, keep
     assert [(e.step, e.value) for e in scores[0]][-1:] == [(e.step, e.value) for e in scores[1]][-1:]
     _, said = fit("--resume", str(run))
     assert "is already at update 5 of 5, so nothing was trained." in said
+
+
+def test_a_run_stopped_in_its_last_evaluation_is_finished(fit, monkeypatch):
+    settings = [
+        "--trainer.max_steps",
+        "3",
+        "--evaluate.tasks",
+        "categories",
+        "--evaluate.every",
+        "2",
+        "--evaluate.limit",
+        "2",
+    ]
+    scores = LiveTasks.scores
+
+    def stopped(self, model, *args):
+        found = scores(self, model, *args)
+        if seen.append(found) or len(seen) > 1:
+            raise KeyboardInterrupt
+        return found
+
+    seen = []
+    monkeypatch.setattr(LiveTasks, "scores", stopped)
+    run, said = fit(*settings, status=130)
+    assert "evaluation after update 2" in said and "evaluation after update 3" not in said
+    monkeypatch.setattr(LiveTasks, "scores", scores)
+    _, said = fit("--resume", str(run))
+    assert "evaluation after update 3" in said
+    assert [e.step for e in EventAccumulator(str(run)).Reload().Scalars("eval/categories/acc")] == [2, 3]
+    _, said = fit("--resume", str(run))
+    assert "is already at update 3 of 3, so nothing was trained." in said and "evaluation after" not in said
+
+
+def test_a_whole_run_owes_no_evaluation(fit):
+    run, _ = fit("--trainer.max_steps", "3", "--evaluate.tasks", "categories", "--evaluate.limit", "2")
+    _, said = fit("--resume", str(run))
+    assert "is already at update 3 of 3, so nothing was trained." in said
 
 
 def test_a_checkpoint_from_elsewhere_that_is_at_the_end_is_left_as_it_was(fit, tmp_path):
