@@ -124,16 +124,7 @@ def test_a_run_stopped_in_its_last_validation_is_finished(fit, monkeypatch, keep
 
 
 def test_a_run_stopped_in_its_last_evaluation_is_finished(fit, monkeypatch):
-    settings = [
-        "--trainer.max_steps",
-        "3",
-        "--evaluate.tasks",
-        "categories",
-        "--evaluate.every",
-        "2",
-        "--evaluate.limit",
-        "2",
-    ]
+    settings = "--trainer.max_steps 3 --evaluate.tasks categories --evaluate.every 2 --evaluate.limit 2".split()
     scores = LiveTasks.scores
 
     def stopped(self, model, *args):

@@ -68,7 +68,8 @@ def files(out: Path) -> list[Path]:
 
 def save(figure: Figure, out: Path) -> list[Path]:
     """Write a figure, and say into which files."""
+    written = files(out)
     with matplotlib.rc_context(STYLE):
-        for file in files(out):
+        for file in written:
             figure.savefig(file, metadata=FORMATS[file.suffix])
-    return files(out)
+    return written
