@@ -9,12 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.templates import Template
-from bitune_pl.method.backbone import load_decoder, load_tokenizer
+from bitune_pl.method.backbone import load_decoder, load_tokenizer, usual_device
 from bitune_pl.method.model import Bitune
 
 ONE_OF_TWO = (
@@ -50,7 +49,7 @@ def open_run(folder: str | Path) -> Opened:
         raise FileNotFoundError(_without_model(folder))
     template, max_length = _read_prompt(model / PROMPT)
     tokenizer = _read_tokenizer(model)
-    opened = Bitune.from_pretrained(model, device=_device())
+    opened = Bitune.from_pretrained(model, device=usual_device())
     return Opened(opened, Encoder(tokenizer, max_length, opened.start_token_id), template)
 
 
@@ -88,7 +87,7 @@ def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 def open_base(name: str) -> Opened:
     """A base as it was pretrained: one causal reading, no adapters."""
     encoder = Encoder(load_tokenizer(name))
-    decoder = load_decoder(name, device=_device())
+    decoder = load_decoder(name, device=usual_device())
     return Opened(Bitune.build(decoder, method="plain", adapter="none").eval(), encoder, None)
 
 
@@ -101,7 +100,3 @@ def open_either(run: str | None, base: str | None) -> Opened:
     if (run is None) == (base is None):
         raise ValueError(ONE_OF_TWO)
     return open_run(run) if run is not None else open_base(base)
-
-
-def _device() -> torch.device:
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

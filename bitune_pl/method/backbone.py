@@ -33,9 +33,26 @@ from .quantization import check_quantization, packing
 DTYPES = (torch.float32, torch.bfloat16)
 
 
+def usual_device() -> torch.device:
+    """The accelerator, or the CPU where there is none."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def usual_dtype() -> torch.dtype:
+    """bfloat16, or float32 where all is computed on a CPU without instructions for bfloat16.
+
+    Such a CPU takes seven times as long in bfloat16 as in float32 (SmolLM2-135M, training, AVX2 alone).
+    """
+    if usual_device().type == "cpu" and not (
+        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):
+        return torch.float32
+    return torch.bfloat16
+
+
 def load_decoder(
     base: str,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     quantization: str | None = None,
 ) -> PreTrainedModel:
@@ -43,12 +60,13 @@ def load_decoder(
 
     Args:
         base: a hub id (`google/gemma-2b`), a folder, a `.gguf` file, or `smollm2` / `gemma3-270m`.
-        dtype: of all its weights, `torch.float32` or `torch.bfloat16`.
+        dtype: of all its weights, `torch.float32` or `torch.bfloat16`; `usual_dtype()` if not given.
         quantization: `4bit` packs the linear layers' weights (see `quantization.py`); they are computed with in `dtype`.
 
     Raises:
         ValueError, OSError: with a sentence that says what is missing or wrong, and what to do.
     """
+    dtype = dtype or usual_dtype()
     if dtype not in DTYPES:
         raise ValueError(f"A base is loaded in float32 or bfloat16, not in {dtype}.")
     check_quantization(quantization, base)

@@ -199,12 +199,13 @@ class BituneCLI(LightningCLI):
         saved_config.update(self.run_folder, self._kept(), updates)
 
     def _kept(self) -> dict[str, Any]:
-        """What differs from the defaults, and what names the run."""
+        """What differs from the defaults, what names the run, and the type of the base, whose default is the machine's."""
         config = self.config.clone()
         for name in ("config", "ckpt_path", "resume"):
             config.pop(name, None)
         kept = yaml.safe_load(self.parser.dump(config, skip_default=True, skip_unset=False)) or {}
         kept.setdefault("seed_everything", config.seed_everything)
         kept.setdefault("model", {}).setdefault("base", config.model.base)
+        kept["model"].setdefault("base_dtype", self.model.hparams.base_dtype)
         kept.setdefault("data", {}).setdefault("source", config.data.source)
         return kept

@@ -14,12 +14,13 @@ from typing import Any, Literal, Self
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 from transformers import PreTrainedTokenizerBase
 
 from bitune_pl.method import adapters
-from bitune_pl.method.backbone import embedding_rows, load_decoder, load_tokenizer
+from bitune_pl.method.backbone import embedding_rows, load_decoder, load_tokenizer, usual_dtype
 from bitune_pl.method.model import Bitune
 from bitune_pl.method.quantization import check_quantization
 from bitune_pl.method.start_token import check_start_token
@@ -51,7 +52,8 @@ class BituneModule(LightningModule):
         betas: AdamW's.
         weighting: whether answers (`sample`) or answer tokens (`token`) weigh the same.
         quantization: `4bit` packs the base's linear layers (bitsandbytes, nf4), for lora, dora, ia3 or none.
-        base_dtype: type of the frozen base; theta is float32 and mixing runs in float32 in either.
+        base_dtype: type of the frozen base; theta is float32 and mixing runs in float32 in either. null means bfloat16, or
+            float32 on a CPU that has no instructions for bfloat16.
         adapter_dtype: type of the adapters.
         activation_checkpointing: compute activations again in the backward pass, to save memory.
 
@@ -75,11 +77,12 @@ class BituneModule(LightningModule):
         betas: tuple[float, float] = (0.9, 0.999),
         weighting: Literal["sample", "token"] = "sample",
         quantization: str | None = None,
-        base_dtype: Literal["bfloat16", "float32"] = "bfloat16",
+        base_dtype: Literal["bfloat16", "float32"] | None = None,
         adapter_dtype: Literal["float32", "bfloat16"] = "float32",
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
+        base_dtype = base_dtype or _usual_dtype()
         self.save_hyperparameters(logger=False)
         self.method = whole_method(method)
         adapters.check(adapter, adapter_settings, paper_targets)
@@ -227,6 +230,13 @@ class BituneModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         refuse_disagreements(checkpoint["hyper_parameters"], dict(self.hparams))
+
+
+def _usual_dtype() -> str:
+    name = str(usual_dtype()).removeprefix("torch.")
+    if name == "float32":
+        rank_zero_info("the base is in float32, as this CPU is slow in bfloat16; model.base_dtype says otherwise")
+    return name
 
 
 @contextmanager

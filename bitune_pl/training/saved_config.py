@@ -1,4 +1,5 @@
-"""`config.yaml` of a run: what differs from the defaults, what names the run, and what was changed when it was resumed.
+"""`config.yaml` of a run: what differs from the defaults, what the machine decides, what names the run, and what was
+changed when it was resumed.
 
 It always says what the run was last trained with, so that a run which was extended can be resumed by its folder alone.
 """

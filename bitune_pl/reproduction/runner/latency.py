@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from bitune_pl.method.backbone import load_decoder
+from bitune_pl.method.backbone import load_decoder, usual_device
 from bitune_pl.method.model import Bitune
 from bitune_pl.reproduction.runner.readings import device_name
 
 
 def measure(model: dict[str, Any], prompt_tokens: int, new_tokens: int, repeats: int, seed: int) -> dict[str, Any]:
     """Medians over `repeats`, after one generation that is not counted."""
-    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    device = usual_device()
     decoder = load_decoder(model["base"], device=device)
     settings = {name: said for name, said in model.items() if name not in ("base", "lr")}
     bitune = Bitune.build(decoder, **settings).eval()
