@@ -135,7 +135,8 @@ def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, t
         "bitune_pl", "versions", "model", "config", "settings", "seconds", "known_before", "tasks", "questions",
     }  # fmt: skip
     said = {"run": None, "base": tiny_base, "method": "plain", "adapter": "none"}
-    computed = {"theta_init": None, "dtype": "bfloat16", "device": "cpu", "threads": torch.get_num_threads()}
+    dtype = str(usual_dtype()).removeprefix("torch.")
+    computed = {"theta_init": None, "dtype": dtype, "device": "cpu", "threads": torch.get_num_threads()}
     assert found["model"].items() >= (said | computed).items() and len(found["model"]["base_fingerprint"]) > 8
     assert found["model"]["date"].startswith("20")
     assert found["config"] is None
