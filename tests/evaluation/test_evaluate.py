@@ -16,6 +16,7 @@ from bitune_pl.evaluation import catalogue, results
 from bitune_pl.evaluation.evaluate import HEAD, evaluate, line
 from bitune_pl.evaluation.finished import Asked, Finished, digest
 from bitune_pl.evaluation.harness import BituneLM
+from bitune_pl.method.backbone import usual_dtype
 from bitune_pl.method.model import Bitune
 
 
