@@ -11,6 +11,18 @@ class Arguments(ArgumentParser):
     def __init__(self, command: str, about: str) -> None:
         super().__init__(prog=f"bitune {command}", description=about, allow_abbrev=False)
 
+    def add_model(self) -> None:
+        """Which model to open, and how; see `evaluation/run.py`."""
+        self.add_argument("--run", metavar="FOLDER", help="folder of a run")
+        self.add_argument(
+            "--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m"
+        )
+        self.add_argument(
+            "--dtype",
+            choices=["bfloat16", "float32"],
+            help="type of the base (of a run, the one it was trained in; else bfloat16, or float32 on a CPU that is slow in it)",
+        )
+
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message[:1].upper()}{message[1:]}; {self.prog} --help lists what it takes.")
 

@@ -134,7 +134,7 @@ def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> tuple[dic
     from bitune_pl.evaluation.finished import Finished
     from bitune_pl.evaluation.run import open_either
 
-    opened = open_either(args.run, args.base)
+    opened = open_either(args.run, args.base, args.dtype)
     finished = None
     if args.out:
         asked = {name: vars(args)[name] for name in ("root", "limit", "part", "max_length", "seed")}
@@ -159,10 +159,7 @@ def _refuse_to_write_over_a_task(out: Path, names: Sequence[str]) -> None:
 
 def _parser() -> Arguments:
     parser = Arguments("evaluate", "Score a run, or a base as pretrained, on tasks.")
-    parser.add_argument("--run", metavar="FOLDER", help="folder of a run")
-    parser.add_argument(
-        "--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m"
-    )
+    parser.add_model()
     parser.add_argument(
         "--tasks",
         metavar="A,B",

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
 
     from bitune_pl.evaluation.run import open_either  # heavy: only once there is something to ask
 
-    model, encoder, template = open_either(args.run, args.base)
+    model, encoder, template = open_either(args.run, args.base, args.dtype)
     raw = args.raw or template is None
     prompts = [_raw(row) if raw else _fill(template, row) for row in rows]
     sampling = {"do_sample": True, "temperature": args.temperature} if args.temperature else {"do_sample": False}
@@ -40,10 +40,7 @@ def main(argv: list[str]) -> None:
 
 def _parser() -> Arguments:
     parser = Arguments("generate", "Answer a prompt, given by --prompt, --file or standard input.")
-    parser.add_argument("--run", metavar="FOLDER", help="folder of a run")
-    parser.add_argument(
-        "--base", metavar="NAME", help="a decoder as pretrained: hub id, folder, .gguf file, smollm2, gemma3-270m"
-    )
+    parser.add_model()
     parser.add_argument("--prompt", metavar="TEXT", help="what goes into the template's field")
     parser.add_argument(
         "--file",

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from bitune_pl.data.encoding import Encoder
@@ -36,8 +37,12 @@ def write_prompt(folder: Path, template: Template, max_length: int) -> None:
     (folder / PROMPT).write_text(text + "\n")
 
 
-def open_run(folder: str | Path) -> Opened:
+def open_run(folder: str | Path, dtype: torch.dtype | None = None) -> Opened:
     """A run's best model, from the run's folder or its `model/`.
+
+    Args:
+        folder: of the run.
+        dtype: of the base; the one it was trained in if not given.
 
     Raises:
         FileNotFoundError: if the folder is no run, has no model yet, or a part of it is missing.
@@ -49,7 +54,7 @@ def open_run(folder: str | Path) -> Opened:
         raise FileNotFoundError(_without_model(folder))
     template, max_length = _read_prompt(model / PROMPT)
     tokenizer = _read_tokenizer(model)
-    opened = Bitune.from_pretrained(model, device=usual_device())
+    opened = Bitune.from_pretrained(model, dtype=dtype, device=usual_device())
     return Opened(opened, Encoder(tokenizer, max_length, opened.start_token_id), template)
 
 
@@ -84,19 +89,20 @@ def _read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def open_base(name: str) -> Opened:
-    """A base as it was pretrained: one causal reading, no adapters."""
+def open_base(name: str, dtype: torch.dtype | None = None) -> Opened:
+    """A base as it was pretrained: one causal reading, no adapters; see `load_decoder` for its type."""
     encoder = Encoder(load_tokenizer(name))
-    decoder = load_decoder(name, device=usual_device())
+    decoder = load_decoder(name, dtype, usual_device())
     return Opened(Bitune.build(decoder, method="plain", adapter="none").eval(), encoder, None)
 
 
-def open_either(run: str | None, base: str | None) -> Opened:
-    """Whichever of the two was named.
+def open_either(run: str | None, base: str | None, dtype: str | None = None) -> Opened:
+    """Whichever of the two was named, with the base in a type if one was named.
 
     Raises:
         ValueError: if not exactly one was.
     """
     if (run is None) == (base is None):
         raise ValueError(ONE_OF_TWO)
-    return open_run(run) if run is not None else open_base(base)
+    kind = None if dtype is None else getattr(torch, dtype)
+    return open_run(run, kind) if run is not None else open_base(base, kind)

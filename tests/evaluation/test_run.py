@@ -1,7 +1,10 @@
 """A `model/` folder is opened whole or not at all, and what is wrong with it is said with the file's name."""
 
+import json
+
 import pytest
 
+from bitune_pl.cli import main
 from bitune_pl.data.templates import WORDED_SUM
 from bitune_pl.evaluation.run import open_run, write_prompt
 
@@ -18,6 +21,17 @@ def test_a_folder_opens_with_its_tokenizer_and_template(folder, encoder):
     opened = open_run(folder)
     assert (opened.template, opened.encoder.max_length) == (WORDED_SUM, 99)
     assert opened.encoder.prompt("Was?").tolist() == encoder.prompt("Was?").tolist()
+
+
+def test_the_base_is_in_the_type_of_the_run_unless_another_is_asked_for(folder, tmp_path, capsys):
+    for asked, expected in ([], "float32"), (["--dtype", "bfloat16"], "bfloat16"):
+        out = tmp_path / f"{expected}.json"
+        told = ["--run", str(folder), *asked]
+        assert main(["evaluate", *told, "--tasks", "categories", "--limit", "1", "--out", str(out)]) == 0
+        assert json.loads(out.read_text())["model"]["dtype"] == expected
+        assert main(["generate", *told, "--prompt", "Was?", "--max-new-tokens", "1"]) == 0
+    assert main(["evaluate", "--dtype", "float16", "--run", str(folder), "--tasks", "categories"]) == 2
+    assert "choose from" in capsys.readouterr().err
 
 
 def test_a_tokenizer_that_is_cut(folder):
