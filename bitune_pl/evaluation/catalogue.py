@@ -75,8 +75,12 @@ def load(
 
 def splits(loaded: dict[str, dict], part: str) -> dict[str, str]:
     """The split of the data set that each task's rows are from: the labelled one that the paper reports is not always test."""
-    tasks = {name: task for one in loaded.values() for name, task in one["tasks"].items()}
-    return {name: _split(task, part) for name, task in tasks.items()}
+    return {name: _split(task, part) for name, task in leaves(loaded).items()}
+
+
+def leaves(loaded: dict[str, dict]) -> dict[str, Task]:
+    """All tasks of what was loaded, those of groups too, by name."""
+    return {name: task for one in loaded.values() for name, task in one["tasks"].items()}
 
 
 def _split(task: Task, part: str) -> str:

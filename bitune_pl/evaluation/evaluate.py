@@ -84,10 +84,7 @@ def evaluate(
     if seed is not None:
         torch.manual_seed(seed)
     lm = BituneLM(model, encoder, max_length=max_length, finished=finished, progress=progress)
-    with catalogue.quiet():
-        for task in loaded.values():
-            for one in task["tasks"].values():
-                lm.check(one, limit)
+    lm.check(loaded, limit)
     start, rows, questions = time.perf_counter(), {}, {}
     known = len(finished.answers) if finished else 0
     for name, task in loaded.items():

@@ -23,6 +23,7 @@ from torch import LongTensor
 from tqdm import tqdm
 
 from bitune_pl.data.encoding import Encoder
+from bitune_pl.evaluation import catalogue
 from bitune_pl.evaluation.finished import Asked, Finished
 from bitune_pl.evaluation.requests import Question, Reader, batches
 from bitune_pl.evaluation.stops import TextStops, cut_at
@@ -190,13 +191,19 @@ class BituneLM(TemplateLM):
                     bar.update(len(places))
         return [texts[i] for i in range(len(texts))]
 
-    def check(self, task: Task, limit: int | None = None) -> None:
-        """Refuse a task of which a question has no room, before anything is read.
+    def check(self, loaded: dict[str, dict], limit: int | None = None) -> None:
+        """Refuse what `catalogue.load` returned if a question of it has no room, before anything is read.
 
         Raises:
             ValueError: if there is one, or its texts cannot be encoded.
         """
-        task.build_all_requests(limit=limit)
+        with catalogue.quiet():
+            for task in catalogue.leaves(loaded).values():
+                task.build_all_requests(limit=limit)
+                self._check(task)
+        self.cut.clear()
+
+    def _check(self, task: Task) -> None:
         if task.OUTPUT_TYPE == "generate_until":
             for request in task.instances:
                 self.reader.prompt(request, normalize_gen_kwargs(request.args[1])["max_gen_toks"])
@@ -204,7 +211,6 @@ class BituneLM(TemplateLM):
             any(self.reader.windows(task.instances[0].args[0]))  # the first says whether there is room for any
         else:
             self.reader.questions(task.instances)
-        self.cut.clear()
 
     def _continue(self, prompts: Sequence[LongTensor], settings: dict) -> list[str]:
         """Continue prompts together with settings in lm-eval's words."""

@@ -48,11 +48,7 @@ class LiveTasks:
         Raises:
             ValueError: if there is one.
         """
-        lm = BituneLM(model, encoder)
-        with catalogue.quiet():
-            for loaded in self.loaded.values():
-                for task in loaded["tasks"].values():
-                    lm.check(task, self.limit)
+        BituneLM(model, encoder).check(self.loaded, self.limit)
 
     def scores(self, model: Bitune, encoder: Encoder, progress: bool = False) -> Scores:
         """The metrics of each task that was named, `n`, its number of questions, and `cut_contexts`, how many were too long:
