@@ -28,5 +28,6 @@ def test_scores_of_real_questions_are_those_of_stock_lm_eval_and_of_three_passes
     ((_, ours, reference),) = equality.pairs([name])
     for task in equality.TASKS:
         asked = equality.requests(task, str(shared / "data"), QUESTIONS)
-        _, relative, flags = equality.compare(ours(asked), reference(asked))
-        assert relative < 1e-4 and flags == 0, task
+        absolute, relative, flags = equality.compare(ours(asked), reference(asked))
+        # What of the three passes is rounding grows with the score; the others are held to lm-eval's own numbers.
+        assert (relative if name == "bitune" else absolute) < 1e-4 and flags == 0, task
