@@ -1,6 +1,8 @@
 """What commands take: argparse and configs whose errors are sentences for `cli.main` to print."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
+from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,6 +12,15 @@ class Arguments(ArgumentParser):
 
     def __init__(self, command: str, about: str) -> None:
         super().__init__(prog=f"bitune {command}", description=about, allow_abbrev=False)
+
+    def parse_args(self, args=None, namespace=None) -> Namespace:
+        """As argparse does, which would tell of a required option that is missing before one that is misspelt."""
+        known = self._option_string_actions
+        for option in (said.split("=")[0] for said in takewhile(lambda said: said != "--", args or ())):
+            if option.startswith("--") and option not in known:
+                near = get_close_matches(option, known, n=1)
+                self.error(f"There is no option {option}" + (f" (did you mean {near[0]}?)" if near else ""))
+        return super().parse_args(args, namespace)
 
     def add_model(self) -> None:
         """Which model to open, and how; see `evaluation/run.py`."""

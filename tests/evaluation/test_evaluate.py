@@ -256,6 +256,8 @@ def test_evaluating_leaves_modes_gradients_and_random_state(tiny_base, encoder):
         (["--limit", str(2**63)], "--limit is a number of rows, at least 1, not 9223372036854775808"),
         (["--seed", "-1"], "--seed is a whole number from 0 to 4294967295, not -1"),
         (["--out", "a" * 250], "the name is too long for a file"),
+        (["--task", "piqa"], "There is no option --task (did you mean --tasks?); bitune evaluate --help"),
+        (["--xyz=1"], "There is no option --xyz; bitune evaluate --help"),
         (["--run", "x"], "Say what to score, by one of the two: --run FOLDER"),
         (["--tasks", "caf\udce9.jsonl"], "is no text in UTF-8: rename that file or folder"),
     ],
@@ -265,6 +267,11 @@ def test_bad_input_is_one_sentence_before_the_model_is_opened(argv, message, in_
     assert main(["evaluate", "--base", "x", "--tasks", "categories", *argv]) == 2
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert message in said
+
+
+def test_a_misspelt_option_is_told_before_a_missing_one(capsys):
+    assert main(["evaluate", "--base", "x", "--task", "piqa"]) == 2
+    assert "There is no option --task (did you mean --tasks?)" in capsys.readouterr().err
 
 
 # -- an evaluation that was stopped -------------------------------------------------------------------------------------
