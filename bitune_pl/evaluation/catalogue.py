@@ -15,6 +15,7 @@ from pathlib import Path
 import lm_eval.api.task
 import lm_eval.tasks
 from lm_eval.api.task import Task
+from lm_eval.defaults import DEFAULT_OTHER_SEED
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -69,7 +70,8 @@ def load(
         for name, spec in specs.items():
             loaded[name] = (ours if spec else everything).load([spec or name])
             for task in loaded[name]["tasks"].values():
-                _prepare(task)
+                _make_zero_shot(task)
+                seed_examples(task)
         return loaded
 
 
@@ -138,11 +140,15 @@ def is_of_lm_eval(name: str) -> bool:
     return any(line.search(file.read_bytes()) for file in files)
 
 
-def _prepare(task: Task) -> None:
-    """What `simple_evaluate` does to a task before it evaluates: zero-shot unless the task says otherwise, a seed."""
+def _make_zero_shot(task: Task) -> None:
+    """Unless the task says otherwise, as `simple_evaluate` does."""
     if task.get_config("num_fewshot") is None:
         task.set_config(key="num_fewshot", value=0)
-    task.set_fewshot_seed(seed=1234)
+
+
+def seed_examples(task: Task) -> None:
+    """Begin to draw the examples of few-shot prompts, as `simple_evaluate` does; to be said each time before they are built."""
+    task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
 
 
 def _either(names: list[str]) -> str:

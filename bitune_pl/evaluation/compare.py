@@ -32,11 +32,12 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Results:
-    """One file: its path, what was scored, and its questions by task, place, and prompt with choices."""
+    """One file: its path, what was scored, its questions by task, place, and prompt with choices, and the base's type."""
 
     path: str
     model: str
     questions: Mapping[Key, Question]
+    dtype: str | None = None
 
     def of(self, task: str) -> dict[Key, Question]:
         return {key: question for key, question in self.questions.items() if key[0] == task}
@@ -118,6 +119,11 @@ def compare(before: Results, after: Results, metric: str | None = None) -> Compa
             compared.notes.append(f"Only {one.path} holds {', '.join(alone)}.")
     for task in shared:
         _add(compared, task, before, after, metric)
+    if before.dtype != after.dtype and before.dtype and after.dtype:
+        compared.notes.append(
+            f"A was scored in {before.dtype}, B in {after.dtype}, which alone may move a question or two of 200: "
+            "`bitune evaluate --dtype` chooses."
+        )
     if not compared.outcomes:
         raise ValueError(" ".join(["There is nothing to compare.", *compared.notes]))
     return compared
@@ -141,7 +147,9 @@ def read(path: str) -> Results:
     if not isinstance(questions, list) or not questions:
         what = "is empty" if found is None else "holds no questions"
         raise ValueError(f"{path} {what}: give a file that `bitune evaluate --out` wrote.")
-    return Results(path, _model(found.get("model")), _by_key(path, questions))
+    said = found.get("model")
+    said = said if isinstance(said, dict) else {}
+    return Results(path, _model(said), _by_key(path, questions), said.get("dtype"))
 
 
 def _by_key(path: str, questions: Iterable[Any]) -> dict[Key, Question]:
@@ -173,9 +181,8 @@ def _subjects() -> set[str]:
     return {f"mmlu_{path.stem}" for path in (Path(__file__).parent / "tasks" / "mmlu").glob("[!_]*.yaml")}
 
 
-def _model(said: Any) -> str:
+def _model(said: Mapping[str, Any]) -> str:
     """What was scored, as far as the file says: `bitune, lora on smollm2`."""
-    said = said if isinstance(said, dict) else {}
     method = said.get("method")
     fields = ", ".join(f"{name} {value}" for name, value in method.items()) if isinstance(method, dict) else method
     if (fields, said.get("adapter")) == ("plain", "none"):

@@ -32,6 +32,7 @@ class Finished:
     def __init__(self, out: Path, owner: str) -> None:
         self.path, self.owner = out.with_name(f"{out.name}.{owner[:8]}.unfinished"), owner
         self.answers: dict[str, object] = {}
+        self.asked: Counter[str] = Counter()  # how often each text to continue was there
         self.file: TextIO | None = None
         if self.path.is_file():
             first, *rest = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -85,17 +86,17 @@ class Finished:
 class Asked:
     """Requests of one kind that lm-eval makes together: the answers that are known, by their place, and where new ones go.
 
-    Requests are told apart by their texts; of several with the same texts each has an answer of its own, for where answers
-    are sampled they differ.
+    Requests are told apart by their texts. Of several texts to continue that are the same, in whatever tasks, each has an
+    answer of its own, for where answers are sampled they differ; the same log-likelihood is the same.
     """
 
     def __init__(self, finished: Finished | None, kind: str, arguments: Sequence[Iterable]) -> None:
         self.finished, self.keys = finished, []
-        seen: Counter[str] = Counter()
         for texts in arguments if finished else ():
             key = digest(kind, *texts)
-            self.keys.append(digest(key, seen[key]) if seen[key] else key)
-            seen[key] += 1
+            before = finished.asked[key]
+            finished.asked[key] += kind == "generate_until"
+            self.keys.append(digest(key, before) if before else key)
         answers = finished.answers if finished else {}
         self.known: dict = {i: answers[key] for i, key in enumerate(self.keys) if key in answers}
 

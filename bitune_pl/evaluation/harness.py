@@ -199,8 +199,10 @@ class BituneLM(TemplateLM):
         """
         with catalogue.quiet():
             for task in catalogue.leaves(loaded).values():
+                catalogue.seed_examples(task)
                 task.build_all_requests(limit=limit)
                 self._check(task)
+                catalogue.seed_examples(task)
         self.cut.clear()
 
     def _check(self, task: Task) -> None:

@@ -30,7 +30,9 @@ from bitune_pl.evaluation.answers import EXTRACTORS
 from bitune_pl.evaluation.choices import pick
 from bitune_pl.evaluation.finished import digest
 from bitune_pl.method import adapters
+from bitune_pl.method.backbone import name_of_dtype
 from bitune_pl.method.model import Bitune
+from bitune_pl.method.quantization import quantization_of
 from bitune_pl.method.variants import name_of
 
 PACKAGES = ("torch", "transformers", "peft", "lm_eval", "datasets", "tokenizers", "numpy")
@@ -53,7 +55,7 @@ def computed(model: Bitune) -> dict:
     theta_init = model.theta_init if model.method.mixing else None
     return {
         "theta_init": theta_init,
-        "dtype": str(model.decoder.dtype).removeprefix("torch."),
+        "dtype": name_of_dtype(model.decoder.dtype),
         "device": device,
         "threads": torch.get_num_threads(),
         "base_fingerprint": model.base_fingerprint,
@@ -75,15 +77,17 @@ def config_of(run: str | None) -> dict | None:
 
 
 def fingerprint(model: Bitune, encoder: Encoder, **settings) -> str:
-    """16 hexadecimal digits of all that an answer hangs on: weights, method, tokenizer, settings and versions."""
+    """16 hexadecimal digits of all that an answer hangs on: weights, method, adapters, tokenizer, settings and versions."""
     weights = hashlib.sha256()
     for name, tensor in sorted(_own_tensors(model)):
         weights.update(name.encode())
         weights.update(tensor.detach().float().cpu().numpy().tobytes())
     spoken = digest(sorted(encoder.tokenizer.get_vocab().items()), encoder.opening, encoder.closing)
-    told = (describe(model), model.base_fingerprint, str(model.decoder.dtype), model.theta_init, settings)
+    told = (describe(model), model.base_fingerprint, name_of_dtype(model.decoder.dtype), model.theta_init, settings)
+    packed = quantization_of(model.decoder)
+    adapted = [adapters.settings_of(model.decoder, name) for name in model.method.weight_sets]
     continued = model.decoder.generation_config.to_json_string()
-    return digest(__version__, versions(), *told, continued, weights.hexdigest(), spoken)
+    return digest(__version__, versions(), *told, packed, adapted, continued, weights.hexdigest(), spoken)
 
 
 def _own_tensors(model: Bitune) -> Iterator:

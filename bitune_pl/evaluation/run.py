@@ -104,5 +104,5 @@ def open_either(run: str | None, base: str | None, dtype: str | None = None) -> 
     """
     if (run is None) == (base is None):
         raise ValueError(ONE_OF_TWO)
-    kind = None if dtype is None else getattr(torch, dtype)
-    return open_run(run, kind) if run is not None else open_base(base, kind)
+    wanted = None if dtype is None else getattr(torch, dtype)
+    return open_run(run, wanted) if run is not None else open_base(base, wanted)

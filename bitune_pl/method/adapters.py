@@ -249,6 +249,13 @@ def peft_config(decoder: PreTrainedModel, name: str) -> PeftConfig | None:
     return getattr(decoder, "peft_config", {}).get(name)
 
 
+def settings_of(decoder: PreTrainedModel, name: str) -> dict[str, str]:
+    """The settings of one set of weights in words that are the same in every process; none for full copies."""
+    config = peft_config(decoder, name)
+    said = config.to_dict() if config else {}
+    return {key: str(sorted(value) if isinstance(value, set) else value) for key, value in sorted(said.items())}
+
+
 def read_peft_config(folder: Path) -> PeftConfig:
     """The configuration in a folder that PEFT wrote."""
     return PeftConfig.from_pretrained(str(folder))

@@ -39,15 +39,25 @@ def usual_device() -> torch.device:
 
 
 def usual_dtype() -> torch.dtype:
-    """bfloat16, or float32 where all is computed on a CPU without instructions for bfloat16.
+    """bfloat16, or float32 on a machine without accelerator whose CPU has no instructions for bfloat16.
 
-    Such a CPU takes seven times as long in bfloat16 as in float32 (SmolLM2-135M, training, AVX2 alone).
+    Such a CPU takes longer in bfloat16 than in float32: seven times with AVX2, twice with AVX-512 (SmolLM2-135M, training).
     """
-    if usual_device().type == "cpu" and not (
-        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    ):
-        return torch.float32
-    return torch.bfloat16
+    is_fast = usual_device().type != "cpu" or _multiplies_bfloat16()
+    return torch.bfloat16 if is_fast else torch.float32
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether oneDNN has kernels for bfloat16 here and, on x86, where it makes do with AVX-512, the instructions too."""
+    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    has = torch.cpu.get_capabilities()
+    return has["architecture"] != "x86_64" or has["avx512_bf16"] or has["amx_bf16"]
+
+
+def name_of_dtype(dtype: torch.dtype) -> str:
+    """As settings and files write it: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
 
 
 def load_decoder(
@@ -71,7 +81,7 @@ def load_decoder(
         raise ValueError(f"A base is loaded in float32 or bfloat16, not in {dtype}.")
     check_quantization(quantization, base)
     if base in PACKAGED:
-        name = str(dtype).removeprefix("torch.")
+        name = name_of_dtype(dtype)
         folder = unpacked(base, name, lambda folder: _save(_read_decoder(_packaged(base), dtype), folder))
         decoder = _read_decoder(str(folder), dtype, quantization)
     else:

@@ -21,12 +21,8 @@ from .variants import Method
 STEPS = 6
 """New tokens of the generated answers."""
 
-CLOSE, GRADIENT, SEEN = 1e-5, 1e-3, 1e-4
-"""Tolerances in float32: for values, for gradients; and the least change that shows that a token was seen.
-
-The gradient of theta is a sum over all tokens and heads in which much cancels. What rounding leaves of it depends on the
-instructions a CPU has: up to 2e-4 was seen, 7e-14 in float64. A wrong method is off by far more than 1e-3.
-"""
+CLOSE, GRADIENT, SEEN = 1e-5, 1e-4, 1e-4
+"""Tolerances in float32: for values, for gradients; and the least change that shows that a token was seen."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from .. import __version__
 from . import adapter_files, adapters, start_token
-from .backbone import lasting_name, load_decoder
+from .backbone import lasting_name, load_decoder, name_of_dtype
 from .fingerprint import differences, fingerprint
 from .quantization import quantization_of
 from .variants import Method, resolve
@@ -45,11 +45,11 @@ def save(model: "Bitune", folder: Path) -> None:
     description = {
         "method": asdict(model.method),
         "adapter": model.adapter,
-        "adapter_dtype": str(_adapter_dtype(model)).removeprefix("torch."),
+        "adapter_dtype": name_of_dtype(_adapter_dtype(model)),
         "theta_init": model.theta_init,
         "start_token": None if model.start_token_id is None else start_token.NAME,
         "base": lasting_name(model.decoder.name_or_path),
-        "dtype": str(model.decoder.dtype).removeprefix("torch."),
+        "dtype": name_of_dtype(model.decoder.dtype),
         "quantization": quantization_of(model.decoder),
         "fingerprint": model.base_fingerprint,
         "versions": {"bitune_pl": __version__, **{name: version(name) for name in ("torch", "transformers", "peft")}},

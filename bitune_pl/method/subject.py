@@ -95,6 +95,14 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return ((actual - expected).abs().max() / expected.abs().max()).item()
 
 
+CANCELS = 10
+"""How much larger a difference theta may have than other weights.
+
+Its gradient is a sum over all tokens and heads in which much cancels. What rounding leaves of it depends on the instructions
+that a CPU has: up to 2e-4 was seen in float32, 7e-14 in float64.
+"""
+
+
 def gradient_difference(actual: dict[str, Tensor], expected: dict[str, Tensor], names: set[str]) -> float:
     """The worst of all weights, each relative to its own largest gradient; one far below all others counts as noise."""
     largest = max(expected[name].abs().max() for name in names & expected.keys())
@@ -102,5 +110,5 @@ def gradient_difference(actual: dict[str, Tensor], expected: dict[str, Tensor], 
     for name in names & (actual.keys() | expected.keys()):
         ours, theirs = (side.get(name, torch.zeros(())) for side in (actual, expected))
         off = (ours - theirs).abs().max() / torch.maximum(theirs.abs().max(), 1e-3 * largest)
-        worst = max(worst, off.item())
+        worst = max(worst, off.item() / (CANCELS if name.startswith("theta") else 1))
     return worst

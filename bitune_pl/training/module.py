@@ -20,7 +20,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from transformers import PreTrainedTokenizerBase
 
 from bitune_pl.method import adapters
-from bitune_pl.method.backbone import embedding_rows, load_decoder, load_tokenizer, usual_dtype
+from bitune_pl.method.backbone import embedding_rows, load_decoder, load_tokenizer, name_of_dtype, usual_dtype
 from bitune_pl.method.model import Bitune
 from bitune_pl.method.quantization import check_quantization
 from bitune_pl.method.start_token import check_start_token
@@ -53,7 +53,7 @@ class BituneModule(LightningModule):
         weighting: whether answers (`sample`) or answer tokens (`token`) weigh the same.
         quantization: `4bit` packs the base's linear layers (bitsandbytes, nf4), for lora, dora, ia3 or none.
         base_dtype: type of the frozen base; theta is float32 and mixing runs in float32 in either. null means bfloat16, or
-            float32 on a CPU that has no instructions for bfloat16.
+            float32 on a machine without accelerator whose CPU has no instructions for bfloat16.
         adapter_dtype: type of the adapters.
         activation_checkpointing: compute activations again in the backward pass, to save memory.
 
@@ -82,8 +82,8 @@ class BituneModule(LightningModule):
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        base_dtype = base_dtype or _usual_dtype()
         self.save_hyperparameters(logger=False)
+        self.hparams.base_dtype = self.hparams.base_dtype or _usual_dtype()
         self.method = whole_method(method)
         adapters.check(adapter, adapter_settings, paper_targets)
         check_rates(theta_init, lr, warmup)
@@ -233,7 +233,7 @@ class BituneModule(LightningModule):
 
 
 def _usual_dtype() -> str:
-    name = str(usual_dtype()).removeprefix("torch.")
+    name = name_of_dtype(usual_dtype())
     if name == "float32":
         rank_zero_info("the base is in float32, as this CPU is slow in bfloat16; model.base_dtype says otherwise")
     return name

@@ -33,6 +33,18 @@ def rows_of(before, after, metric=None):
     return {row.name: row for row in compare(read(before), read(after), metric).rows()}
 
 
+def test_other_types_of_the_base_are_told(write, tmp_path, capsys):
+    for name, dtype in {"a.json": "bfloat16", "b.json": "float32"}.items():
+        write(name, questions("piqa", [1, 0]))
+        found = json.loads((tmp_path / name).read_text())
+        found["model"]["dtype"] = dtype
+        (tmp_path / name).write_text(json.dumps(found))
+    assert main(["compare", "a.json", "b.json"]) == 0
+    assert "A was scored in bfloat16, B in float32, which alone may move" in capsys.readouterr().out
+    assert main(["compare", "a.json", "a.json"]) == 0
+    assert "scored in" not in capsys.readouterr().out
+
+
 def test_a_comparison_worked_out_by_hand(write, capsys):
     """Twelve questions, of which 2 only A and 6 only B answers right: 2 (1 + 8 + 28) / 256."""
     before, after = "110000001110", "001111111110"

@@ -4,9 +4,12 @@ import json
 import math
 from copy import copy
 
+import lm_eval
 import pytest
 import torch
+from datasets import Dataset
 from evaluation_models import asked, built
+from lm_eval.tasks import TaskManager
 
 from bitune_pl import load_decoder, load_tokenizer
 from bitune_pl.cli import main
@@ -16,7 +19,7 @@ from bitune_pl.evaluation import catalogue, results
 from bitune_pl.evaluation.evaluate import HEAD, evaluate, line
 from bitune_pl.evaluation.finished import Asked, Finished, digest
 from bitune_pl.evaluation.harness import BituneLM
-from bitune_pl.method.backbone import usual_dtype
+from bitune_pl.method.backbone import name_of_dtype, usual_dtype
 from bitune_pl.method.model import Bitune
 
 
@@ -136,8 +139,12 @@ def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, t
         "bitune_pl", "versions", "model", "config", "settings", "seconds", "known_before", "tasks", "questions",
     }  # fmt: skip
     said = {"run": None, "base": tiny_base, "method": "plain", "adapter": "none"}
-    dtype = str(usual_dtype()).removeprefix("torch.")
-    computed = {"theta_init": None, "dtype": dtype, "device": "cpu", "threads": torch.get_num_threads()}
+    computed = {
+        "theta_init": None,
+        "dtype": name_of_dtype(usual_dtype()),
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+    }
     assert found["model"].items() >= (said | computed).items() and len(found["model"]["base_fingerprint"]) > 8
     assert found["model"]["date"].startswith("20")
     assert found["config"] is None
@@ -379,7 +386,9 @@ def test_another_model_or_setting_uses_nothing_of_it(tiny_base, encoder, tmp_pat
         parameter.data.view(-1)[0] += 0 if change == "theta_init" else 1e-6
         prints.add(results.fingerprint(other, encoder, max_length=None))
     prints |= {results.fingerprint(built(tiny_base, "no_mixing"), encoder, max_length=None)}
-    assert len(prints) == 6
+    scaled = built(tiny_base, adapter_settings={"lora_alpha": 8})  # the same tensors, which count for more
+    prints |= {results.fingerprint(scaled, encoder, max_length=None)}
+    assert len(prints) == 7
     assert not Finished(path, next(iter(prints - {results.fingerprint(one, encoder, max_length=None)}))).answers
 
 
@@ -475,6 +484,28 @@ def test_a_tag_is_its_tasks(bitune, encoder, tmp_path, monkeypatch):
     assert set(found["tasks"]) == {f"mmlu_{subject}" for subject in subjects}
 
 
+def test_drawn_examples_are_those_of_simple_evaluate_each_time(plain, encoder):
+    """A task of lm-eval's that puts two examples before the question, drawn at random."""
+
+    def rows(**_) -> dict[str, Dataset]:
+        asked = [{"q": f"What is {i} plus {i}?", "c": [str(2 * i), str(2 * i + 1)], "g": 0} for i in range(40)]
+        return {"train": Dataset.from_list(asked), "test": Dataset.from_list(asked[:3])}
+
+    config = {
+        "task": "drawn", "custom_dataset": rows, "training_split": "train", "fewshot_split": "train",
+        "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_choice": "{{c}}",
+        "doc_to_target": "{{g}}", "num_fewshot": 2, "metric_list": [{"metric": "acc"}],
+    }  # fmt: skip
+    manager = TaskManager(include_defaults=False)
+    lm = BituneLM(plain, encoder, progress=False)
+    stock = lm_eval.simple_evaluate(lm, tasks=[dict(config)], task_manager=manager, bootstrap_iters=0)
+    expected = [sample["prompt_hash"][:16] for sample in stock["samples"]["drawn"]]
+    loaded = {"drawn": manager.load([dict(config)])}
+    for _ in range(2):
+        found = evaluate(plain, encoder, loaded, progress=False)
+        assert [question["prompt_hash"] for question in found["questions"]] == expected
+
+
 def test_repeated_requests_keep_answers_of_their_own(tmp_path):
     requests = [("a", {}), ("b", {}), ("a", {}), ("a", {})]
     finished = Finished(tmp_path / "x", digest("me"))
@@ -483,6 +514,17 @@ def test_repeated_requests_keep_answers_of_their_own(tmp_path):
     again = Asked(Finished(tmp_path / "x", digest("me")), "generate_until", requests)
     assert again.known == {0: "one", 1: "two", 3: "four"}
     assert not Asked(Finished(tmp_path / "x", digest("me")), "loglikelihood", requests).known
+
+
+def test_a_later_task_does_not_take_the_answer_of_an_earlier_one(tmp_path):
+    """Sampled answers to the same prompt differ, also when two tasks ask it."""
+    finished = Finished(tmp_path / "x", digest("me"))
+    first, second = (Asked(finished, "generate_until", [("a", {})]) for _ in range(2))
+    first.add({0: "one"})
+    second.add({0: "two"})
+    finished.close()
+    again = Finished(tmp_path / "x", digest("me"))
+    assert [Asked(again, "generate_until", [("a", {})]).known for _ in range(3)] == [{0: "one"}, {0: "two"}, {}]
 
 
 def test_a_full_disk_is_said_with_the_files_name(tmp_path, monkeypatch):

@@ -7,6 +7,8 @@ import pytest
 from bitune_pl.cli import main
 from bitune_pl.data.templates import WORDED_SUM
 from bitune_pl.evaluation.run import open_run, write_prompt
+from bitune_pl.method.backbone import name_of_dtype, usual_dtype
+from bitune_pl.method.model import Bitune
 
 
 @pytest.fixture
@@ -23,13 +25,26 @@ def test_a_folder_opens_with_its_tokenizer_and_template(folder, encoder):
     assert opened.encoder.prompt("Was?").tolist() == encoder.prompt("Was?").tolist()
 
 
-def test_the_base_is_in_the_type_of_the_run_unless_another_is_asked_for(folder, tmp_path, capsys):
-    for asked, expected in ([], "float32"), (["--dtype", "bfloat16"], "bfloat16"):
-        out = tmp_path / f"{expected}.json"
-        told = ["--run", str(folder), *asked]
+def test_the_base_is_in_the_type_of_the_run_unless_another_is_asked_for(
+    folder, tiny_base, tmp_path, capsys, monkeypatch
+):
+    asked_of = []
+    generate = Bitune.generate
+    monkeypatch.setattr(Bitune, "generate", lambda model, *a, **k: asked_of.append(model) or generate(model, *a, **k))
+    usual = name_of_dtype(usual_dtype())
+    for number, (told, expected) in enumerate(
+        [
+            (["--run", str(folder)], "float32"),
+            (["--run", str(folder), "--dtype", "bfloat16"], "bfloat16"),
+            (["--base", tiny_base], usual),
+            (["--base", tiny_base, "--dtype", "float32"], "float32"),
+        ]
+    ):
+        out = tmp_path / f"{number}.json"
         assert main(["evaluate", *told, "--tasks", "categories", "--limit", "1", "--out", str(out)]) == 0
         assert json.loads(out.read_text())["model"]["dtype"] == expected
         assert main(["generate", *told, "--prompt", "Was?", "--max-new-tokens", "1"]) == 0
+        assert name_of_dtype(asked_of[-1].decoder.dtype) == expected
     assert main(["evaluate", "--dtype", "float16", "--run", str(folder), "--tasks", "categories"]) == 2
     assert "choose from" in capsys.readouterr().err
 

@@ -328,10 +328,23 @@ class TestUnpacking:
 
 class TestUsualDtype:
     @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator computes in bfloat16")
-    @pytest.mark.parametrize("supported", [True, False])
-    def test_a_cpu_without_instructions_for_bfloat16_computes_in_float32(self, supported, folder, monkeypatch):
-        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-        expected = torch.bfloat16 if supported else torch.float32
+    @pytest.mark.parametrize(
+        ("kernels", "instructions", "expected"),
+        [
+            (True, {"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
+            (True, {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, torch.float32),
+            (False, {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, torch.float32),
+            (True, {"architecture": "aarch64"}, torch.bfloat16),
+            (False, {"architecture": "aarch64"}, torch.float32),
+        ],
+        ids=["bfloat16", "avx512 alone", "avx2", "arm with bfloat16", "arm without"],
+    )
+    def test_a_cpu_without_instructions_for_bfloat16_computes_in_float32(
+        self, kernels, instructions, expected, folder, monkeypatch
+    ):
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: kernels)
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
         assert usual_dtype() == load_decoder(str(folder)).dtype == expected
         assert load_decoder(str(folder), torch.bfloat16).dtype == torch.bfloat16
 

@@ -89,6 +89,14 @@ def test_the_seed_decides_the_adapters_and_the_two_differ(train, rows):
         assert not torch.equal(first[name], first[name.replace("causal", "bidirectional")])
 
 
+def test_a_subclass_that_leaves_the_type_of_the_base_open():
+    class Mine(BituneModule):
+        def __init__(self, base: str, base_dtype: str | None = None) -> None:
+            super().__init__(base, base_dtype=base_dtype)
+
+    assert Mine("smollm2").hparams.base_dtype in ("bfloat16", "float32")
+
+
 def test_only_adapters_and_theta_are_trained_and_all_of_them_move(train, rows):
     """D01 through the trainer: both sets of weights and theta change, the base does not."""
     made = train({"source": rows("train.jsonl", UNEVEN), "batch_size": 4}, {"max_steps": 3}, lr=0.1, warmup=0.0)

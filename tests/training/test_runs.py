@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny_base import CPU
 
 from bitune_pl.cli import main
-from bitune_pl.method.backbone import usual_dtype
+from bitune_pl.method.backbone import name_of_dtype, usual_dtype
 from bitune_pl.training.callbacks import ResumePoint
 from bitune_pl.training.module import BituneModule
 
@@ -37,10 +37,6 @@ def only_run(tmp_path, name="categories"):
     return run
 
 
-def usual() -> str:
-    return str(usual_dtype()).removeprefix("torch.")
-
-
 def test_a_run_has_its_folder_and_says_where_it_is(fit, tmp_path, tiny_base, caplog):
     said = fit("--trainer.max_steps", "2", "--model.theta_init", "0.02")
     run = only_run(tmp_path)
@@ -57,7 +53,7 @@ def test_a_run_has_its_folder_and_says_where_it_is(fit, tmp_path, tiny_base, cap
     )
     assert yaml.safe_load((run / "config.yaml").read_text()) == {
         "seed_everything": 42,
-        "model": {"base": tiny_base, "theta_init": 0.02, "base_dtype": usual()},
+        "model": {"base": tiny_base, "theta_init": 0.02, "base_dtype": name_of_dtype(usual_dtype())},
         "data": {"source": "categories", "train_rows": 60, "validation_rows": 6},
         "trainer": {"accelerator": "cpu", "max_steps": 2},
     }
@@ -88,7 +84,7 @@ def test_a_run_keeps_the_type_of_its_base_on_another_cpu(fit, tmp_path, caplog, 
     assert "the base is in float32, as this CPU is slow in bfloat16" in caplog.text
     assert dtypes() == ("float32", "float32")
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    fit("--resume", str(run), "--trainer.max_steps", "2")
+    fit("--resume", str(run), "--trainer.max_steps", "2", "--model.base_dtype", "null")
     assert dtypes() == ("float32", "float32")
     kept = (run / "config.yaml").read_text()
     assert yaml.safe_load(kept)["model"]["base_dtype"] == "float32" and "base_dtype (default)" not in kept

@@ -19,7 +19,7 @@ from bitune_pl.reproduction.runner.readings import device_name
 def measure(model: dict[str, Any], prompt_tokens: int, new_tokens: int, repeats: int, seed: int) -> dict[str, Any]:
     """Medians over `repeats`, after one generation that is not counted."""
     device = usual_device()
-    decoder = load_decoder(model["base"], device=device)
+    decoder = load_decoder(model["base"], torch.bfloat16, device)
     settings = {name: said for name, said in model.items() if name not in ("base", "lr")}
     bitune = Bitune.build(decoder, **settings).eval()
     draw = torch.Generator().manual_seed(seed)

@@ -31,6 +31,9 @@ from bitune_pl.reproduction.runner.tiny import tiny_decoders
 from bitune_pl.training import commands
 from bitune_pl.training.run_folder import last_checkpoint
 
+BASE_DTYPE = "bfloat16"
+"""The paper's, on every machine, so that the cells of a table may come from several."""
+
 IMPORTED = catalogue, harness  # here and not for each run: processes are forked from one that has imported this file
 
 
@@ -161,7 +164,7 @@ def _config(job: Job, place: Path, settings: dict[str, Any]) -> Path:
     data = settings["data"] | ({"root": job.root} if job.root else {})
     said = {
         "seed_everything": settings["seed"],
-        "model": settings["model"],
+        "model": {"base_dtype": BASE_DTYPE} | settings["model"],
         "data": data,
         "trainer": settings["trainer"] | {"default_root_dir": str(place)},
     }
@@ -189,7 +192,7 @@ def _evaluate(job: Job, where: Places, settings: dict[str, Any], run: str | None
     for limit in sorted(set(tasks.values()), key=str):
         files.append(where.scores(job.run, limit))
         asked = ["--tasks", ",".join(task for task in tasks if tasks[task] == limit), "--out", str(files[-1])]
-        asked += ["--run", run] if run else ["--base", settings["model"]["base"]]
+        asked += ["--run", run] if run else ["--base", settings["model"]["base"], "--dtype", BASE_DTYPE]
         asked += ["--limit", str(limit)] if limit else []
         asked += ["--data.root", job.root] if job.root else []
         if not places.whole(files[-1]):  # else an earlier process was stopped between two limits
