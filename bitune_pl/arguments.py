@@ -38,6 +38,16 @@ class Arguments(ArgumentParser):
         raise ValueError(f"{message[:1].upper()}{message[1:]}; {self.prog} --help lists what it takes.")
 
 
+def check_model(run: str | None, base: str | None) -> None:
+    """Raises:
+    ValueError: if not exactly one of `--run` and `--base` was given.
+    """
+    if (run is None) == (base is None):
+        raise ValueError(
+            "Say which model, by one of the two: --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
+        )
+
+
 def read_config(path: Path) -> dict:
     """The sections of a config of `bitune fit`.
 

@@ -134,7 +134,7 @@ def test_evaluate_prints_a_table(run, tiny_base, capsys):  # noqa: F811
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--tasks", "categories"], "Say what to score, by one of the two: --run FOLDER"),
+        (["--tasks", "categories"], "Say which model, by one of the two: --run FOLDER"),
         (["--run", "nowhere", "--tasks", "categories"], "nowhere does not exist: give the folder of a finished run"),
         (["--run", ".", "--tasks", "categories"], "holds no model"),
         (["--base", "x", "--tasks", "categorie"], "There is no task 'categorie'"),

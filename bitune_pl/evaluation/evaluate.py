@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from bitune_pl.arguments import Arguments
+from bitune_pl.arguments import Arguments, check_model
 from bitune_pl.data.fields import SURROGATE
 from bitune_pl.data.files import check_place
 
@@ -200,10 +200,7 @@ def _checked(args: Namespace) -> list[str]:
         raise ValueError(f"--seed is a whole number from 0 to {2**32 - 1}, not {args.seed}.")
     if args.max_length is not None and args.max_length < 2:
         raise ValueError(f"--max-length is a number of positions, at least 2, not {args.max_length}.")
-    if (args.run is None) == (args.base is None):
-        raise ValueError(
-            "Say what to score, by one of the two: --run FOLDER (a run) or --base NAME (a decoder as pretrained)."
-        )
+    check_model(args.run, args.base)
     return names
 
 

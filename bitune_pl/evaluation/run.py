@@ -12,14 +12,12 @@ from typing import NamedTuple
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from bitune_pl.arguments import check_model
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.templates import Template
 from bitune_pl.method.backbone import load_decoder, load_tokenizer, usual_device
 from bitune_pl.method.model import Bitune
 
-ONE_OF_TWO = (
-    "Say what to open, by one of the two: --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
-)
 PROMPT, TOKENIZER = "prompt.json", ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -102,7 +100,6 @@ def open_either(run: str | None, base: str | None, dtype: str | None = None) -> 
     Raises:
         ValueError: if not exactly one was.
     """
-    if (run is None) == (base is None):
-        raise ValueError(ONE_OF_TWO)
+    check_model(run, base)
     wanted = None if dtype is None else getattr(torch, dtype)
     return open_run(run, wanted) if run is not None else open_base(base, wanted)

@@ -265,7 +265,7 @@ def test_evaluating_leaves_modes_gradients_and_random_state(tiny_base, encoder):
         (["--out", "a" * 250], "the name is too long for a file"),
         (["--task", "piqa"], "There is no option --task (did you mean --tasks?); bitune evaluate --help"),
         (["--xyz=1"], "There is no option --xyz; bitune evaluate --help"),
-        (["--run", "x"], "Say what to score, by one of the two: --run FOLDER"),
+        (["--run", "x"], "Say which model, by one of the two: --run FOLDER"),
         (["--tasks", "caf\udce9.jsonl"], "is no text in UTF-8: rename that file or folder"),
     ],
 )
