@@ -1,6 +1,7 @@
 """What commands take: argparse and configs whose errors are sentences for `cli.main` to print."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
@@ -46,6 +47,23 @@ def check_model(run: str | None, base: str | None) -> None:
         raise ValueError(
             "Say which model, by one of the two: --run FOLDER (a finished run) or --base NAME (a decoder as pretrained)."
         )
+
+
+def configs_of(argv: Sequence[str]) -> dict[str, dict]:
+    """The configs that a command line names by `--config`, read, by their paths.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_config`; also of a config that names another.
+    """
+    finder = ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--config", action="append", default=[])
+    found = {name: read_config(Path(name)) for name in finder.parse_known_args(argv)[0].config}
+    for name, config in found.items():
+        if "config" in config:
+            raise ValueError(
+                f"{name} holds a section config, which no config of bitune fit does: give one that has none."
+            )
+    return found
 
 
 def read_config(path: Path) -> dict:

@@ -95,7 +95,7 @@ def test_a_mistake_in_fit_is_one_sentence(argv, message, capsys, tiny_base):  # 
             "trainer:\n  gradient_clip: 1\n",
             "There is no setting trainer.gradient_clip; did you mean trainer.gradient_clip_val?",
         ),
-        ("model: [", "config"),
+        ("model: [", "mine.yaml is not YAML"),
     ],
 )
 def test_a_mistake_in_a_config_names_the_nearest_setting(text, message, capsys, tmp_path, tiny_base):  # noqa: F811
@@ -204,8 +204,11 @@ def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
             "--field is NAME=TEXT, a field of the template and what it says, not 'foo'",
         ),
         (["--prompt", "a", "--field", "foo=1"], "template has no field 'foo'; its fields are question, choices"),
-        (["--prompt", "a", "--raw", "--field", "question=1"], "--field question would go nowhere: leave it out"),
-        (["--prompt", "a", "--raw", "--choice", "x"], "choices would go nowhere: leave it out"),
+        (
+            ["--prompt", "a", "--raw", "--field", "question=1"],
+            "--field question would go nowhere: leave --field question out",
+        ),
+        (["--prompt", "a", "--raw", "--choice", "x"], "choices would go nowhere: leave choices out"),
     ],
 )
 def test_a_mistake_in_generate_is_one_sentence(argv, message, run, capsys, tmp_path, monkeypatch):

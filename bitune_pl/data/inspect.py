@@ -9,14 +9,12 @@ those of `bitune fit`; what a config says of model and trainer is passed over, b
 and `model.start_token`.
 """
 
-from argparse import ArgumentParser as PlainParser
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from transformers import PreTrainedTokenizerBase
 
-from bitune_pl.arguments import read_config
+from bitune_pl.arguments import configs_of
 from bitune_pl.data import report
 from bitune_pl.data.datamodule import BituneData
 
@@ -74,12 +72,9 @@ def _parse(action: str, argv: list[str]) -> Namespace:
 
 def _configured(argv: list[str]) -> dict:
     """The settings of the configs on the command line that concern the data."""
-    finder = PlainParser(add_help=False, allow_abbrev=False)
-    finder.add_argument("--config", action="append", default=[])
     found: dict = {}
     start_token = None
-    for name in finder.parse_known_args(argv)[0].config:
-        config = read_config(Path(name))
+    for config in configs_of(argv).values():
         found |= config.get("data") or {}
         model = config.get("model") or {}
         found |= {"base": model["base"]} if model.get("base") else {}

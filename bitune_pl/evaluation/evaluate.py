@@ -5,6 +5,7 @@ what the generated answer states. Templates are those of the sources (the paper'
 results are written as JSON, and an evaluation that was stopped goes on where it was.
 """
 
+import glob
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -25,13 +26,12 @@ def main(argv: list[str]) -> None:
     if args.out:
         check_place(args.out, "results.json")
         check_place(args.out.with_name(f"{args.out.name}.12345678.unfinished"), "results.json")
-        _refuse_to_write_over_a_task(args.out, names)
+        _refuse_to_write_over(args.out)
     tasks = catalogue.load(names, args.root, args.part, args.limit)
     try:
         scored, finished = _run(args, names, tasks)
     except KeyboardInterrupt:
-        go_on = "The same command goes on from there." if args.out else "With --out FILE the same command would go on."
-        raise KeyboardInterrupt(f"Stopped. {go_on}") from None
+        raise KeyboardInterrupt(f"Stopped. {_go_on(args.out)}") from None
     if args.out:
         results.write(scored, args.out)
         finished.remove()
@@ -149,9 +149,15 @@ def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> tuple[dic
     return scored, finished
 
 
-def _refuse_to_write_over_a_task(out: Path, names: Sequence[str]) -> None:
-    if out.resolve() in {Path(name).resolve() for name in names}:
-        raise ValueError(f"--out {out} is the file that is to be scored: name another one for the results.")
+def _refuse_to_write_over(out: Path) -> None:
+    """Earlier results are written over, and nothing else: no task, no config of a run."""
+    if out.is_file():
+        with out.open("rb") as file:
+            begins = file.read(64)
+        if begins.strip() and b'"bitune_pl"' not in begins:
+            raise FileExistsError(
+                f"--out {out} holds something else than results: name another file, or remove it first."
+            )
 
 
 def _parser() -> Arguments:
@@ -202,6 +208,15 @@ def _checked(args: Namespace) -> list[str]:
         raise ValueError(f"--max-length is a number of positions, at least 2, not {args.max_length}.")
     check_model(args.run, args.base)
     return names
+
+
+def _go_on(out: Path | None) -> str:
+    """What the same command would do after a stop."""
+    if not out:
+        return "With --out FILE the same command would go on."
+    if any(out.parent.glob(f"{glob.escape(out.name)}.*.unfinished")):
+        return "The same command goes on from there."
+    return "No answer is whole yet: the same command begins anew."
 
 
 HEAD = f"{'task':<26}{'n':>6}{'accuracy':>10}{'std.err.':>10}{'normalised':>12}{'seconds':>9}"

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> None:
 
     model, encoder, template = open_either(args.run, args.base, args.dtype)
     raw = args.raw or template is None
-    prompts = [_raw(row) if raw else _fill(template, row) for row in rows]
+    prompts = [_raw(row, args.base) if raw else _fill(template, row) for row in rows]
     sampling = {"do_sample": True, "temperature": args.temperature} if args.temperature else {"do_sample": False}
     for start in range(0, len(prompts), BATCH):
         ids = [encoder.prompt(text) for text in prompts[start : start + BATCH]]
@@ -121,11 +121,12 @@ def _checked(row: dict | ValueError, where: str) -> dict:
     return row
 
 
-def _raw(row: dict) -> str:
+def _raw(row: dict, base: str | None) -> str:
     """The prompt as it is; there is no template for fields and choices to go into."""
     ignored = [f"--field {name}" for name in row[GIVEN]] + ["choices"] * bool(row["choices"])
     if ignored:
-        raise ValueError(f"A raw prompt is taken as it is, and {ignored[0]} would go nowhere: leave it out.")
+        what = f"{base} has no template, so its prompt" if base else "A raw prompt"
+        raise ValueError(f"{what} is taken as it is, and {ignored[0]} would go nowhere: leave {ignored[0]} out.")
     if "prompt" not in row:
         raise ValueError('A raw prompt is taken from the field "prompt", and a row has none: add it.')
     return row["prompt"]

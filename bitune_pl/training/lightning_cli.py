@@ -15,6 +15,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
+from bitune_pl.arguments import configs_of
 from bitune_pl.data.datamodule import BituneData
 from bitune_pl.training import saved_config
 from bitune_pl.training.callbacks import BestModel, ConfigOfResumed, LastCheckpoint, ResumePoint, ValidateAtEnd
@@ -90,6 +91,7 @@ class BituneCLI(LightningCLI):
             parser.link_arguments("seed_everything", "data.seed")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: list[str]) -> None:
+        configs_of(args)  # jsonargparse has no sentence for all that can be wrong with one
         try:
             self.config = parser.parse_args(args)
             if self.config.ckpt_path:

@@ -15,7 +15,7 @@ from bitune_pl import load_decoder, load_tokenizer
 from bitune_pl.cli import main
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.sources import load
-from bitune_pl.evaluation import catalogue, results
+from bitune_pl.evaluation import catalogue, harness, results
 from bitune_pl.evaluation.evaluate import HEAD, evaluate, line
 from bitune_pl.evaluation.finished import Asked, Finished, digest
 from bitune_pl.evaluation.harness import BituneLM
@@ -336,11 +336,19 @@ def test_an_evaluation_with_other_settings_leaves_the_answers_of_a_stopped_one(t
     assert main(command) == 0 and not left.exists()
 
 
-def test_the_file_that_is_scored_is_not_written_over(tiny_base, in_tmp_path, tmp_path, capsys):
-    (tmp_path / "mine.jsonl").write_text(json.dumps(QUESTION) + "\n")
-    assert main(["evaluate", "--base", tiny_base, "--tasks", "mine.jsonl", "--out", "./mine.jsonl"]) == 2
-    assert "is the file that is to be scored" in capsys.readouterr().err
-    assert json.loads((tmp_path / "mine.jsonl").read_text()) == QUESTION
+@pytest.mark.parametrize(
+    "text",
+    ['{"question": "Why?", "choices": ["a", "b"], "answer": 0}\n', "model: {base: smollm2}\n"],
+    ids=["task", "config"],
+)
+def test_a_file_that_is_no_results_is_not_written_over(text, tiny_base, in_tmp_path, tmp_path, capsys):
+    (tmp_path / "mine").write_text(text)
+    command = ["evaluate", "--base", tiny_base, "--tasks", "categories", "--limit", "1", "--out"]
+    assert main([*command, "./mine"]) == 2
+    assert "--out mine holds something else than results" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == text
+    (tmp_path / "r.json").touch()
+    assert [main([*command, "r.json"]) for _ in range(2)] == [0, 0]
 
 
 @pytest.mark.parametrize("said", [b"data: [a, b\nmodel: {x", b"a: \xff", b"- a"])
@@ -356,17 +364,24 @@ def test_a_damaged_config_of_a_run_is_said_before_anything_is_scored(said, bitun
 
 
 @pytest.mark.parametrize(
-    ("out", "message"),
+    ("out", "whole", "message"),
     [
-        (["--out", "r.json"], "The same command goes on from there."),
-        ([], "With --out FILE the same command would go on."),
+        (["--out", "r.json"], 1, "The same command goes on from there."),
+        (["--out", "r.json"], 0, "No answer is whole yet: the same command begins anew."),
+        ([], 1, "With --out FILE the same command would go on."),
     ],
 )
-def test_ctrl_c_says_how_to_go_on(tiny_base, in_tmp_path, monkeypatch, capsys, out, message):
-    def interrupted(*_):
-        raise KeyboardInterrupt
+def test_ctrl_c_says_how_to_go_on(tiny_base, in_tmp_path, monkeypatch, capsys, out, whole, message):
+    reads, read = [], BituneLM._read
 
-    monkeypatch.setattr(Bitune, "read", interrupted)
+    def interrupted(lm, samples):
+        reads.append(samples)
+        if len(reads) > whole:
+            raise KeyboardInterrupt
+        return read(lm, samples)
+
+    monkeypatch.setattr(harness, "TOKENS", {"cpu": 1, "cuda": 1})
+    monkeypatch.setattr(BituneLM, "_read", interrupted)
     assert main(["evaluate", "--base", tiny_base, "--tasks", "categories", "--limit", "2", *out]) == 130
     assert f"bitune: Stopped. {message}" in capsys.readouterr().err
 

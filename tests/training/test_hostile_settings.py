@@ -71,6 +71,12 @@ def test_an_empty_section_of_a_config(tmp_path, capsys, section):
     assert f"The section {section} of the config is empty" in capsys.readouterr().err
 
 
+def test_a_config_that_is_something_else(tmp_path, capsys):
+    (tmp_path / "results.json").write_text('{"config": {"model": {}}, "model": {}}')
+    assert main(["fit", "--config", "results.json"]) == 2
+    assert "results.json holds a section config, which no config of bitune fit does" in capsys.readouterr().err
+
+
 def test_a_single_callback_is_a_list_of_one(tiny_base, tmp_path):
     (tmp_path / "my.yaml").write_text("trainer: {max_steps: 1, callbacks: {class_path: LearningRateMonitor}}\n")
     assert not fit(tiny_base, tmp_path, "--config", str(tmp_path / "my.yaml"))
