@@ -5,7 +5,6 @@ what the generated answer states. Templates are those of the sources (the paper'
 results are written as JSON, and an evaluation that was stopped goes on where it was.
 """
 
-import glob
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -22,17 +21,25 @@ def main(argv: list[str]) -> None:
     names = _checked(args)
 
     from bitune_pl.evaluation import catalogue, results
+    from bitune_pl.evaluation.run import open_either
 
     if args.out:
         check_place(args.out, "results.json")
         check_place(args.out.with_name(f"{args.out.name}.12345678.unfinished"), "results.json")
         _refuse_to_write_over(args.out)
     tasks = catalogue.load(names, args.root, args.part, args.limit)
+    finished = None
     try:
-        scored, finished = _run(args, names, tasks)
+        opened = open_either(args.run, args.base, args.dtype)
+        finished = _known(args, names, opened) if args.out else None
+        heads = iter([HEAD])
+        scored = evaluate(
+            opened.model, opened.encoder, tasks, args.root, args.limit, args.part, args.max_length, finished, args.run,
+            args.seed, tell=lambda task, row: print(*heads, line(task, row), sep="\n", flush=True),
+        )  # fmt: skip
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Stopped. {_go_on(args.out)}") from None
-    if args.out:
+        raise KeyboardInterrupt(f"Stopped. {_go_on(args.out, finished)}") from None
+    if finished:
         results.write(scored, args.out)
         finished.remove()
         print(f"The results are in {args.out}.")
@@ -125,28 +132,17 @@ def _rows(results, found: dict, names: list[str], cut: dict, seconds: float) -> 
     return rows
 
 
-def _run(args: Namespace, names: list[str], tasks: dict[str, dict]) -> tuple[dict, "Finished | None"]:
-    """Open the model, take up what an earlier evaluation has finished, and score; the latter goes when all is written."""
+def _known(args: Namespace, names: list[str], opened) -> "Finished":
+    """What an earlier evaluation has finished; it goes when all is written."""
     from bitune_pl.evaluation import results
     from bitune_pl.evaluation.finished import Finished
-    from bitune_pl.evaluation.run import open_either
 
-    opened = open_either(args.run, args.base, args.dtype)
-    finished = None
-    if args.out:
-        asked = {name: vars(args)[name] for name in ("root", "limit", "part", "max_length", "seed")}
-        finished = Finished(args.out, results.fingerprint(opened.model, opened.encoder, tasks=names, **asked))
-        if finished.answers:
-            known = (
-                f"{len(finished.answers)} answers (each choice is one) are known from an evaluation that was stopped"
-            )
-            print(f"{known}; the seconds are those of the rest.")
-    heads = iter([HEAD])
-    scored = evaluate(
-        opened.model, opened.encoder, tasks, args.root, args.limit, args.part, args.max_length, finished, args.run, args.seed,
-        tell=lambda task, row: print(*heads, line(task, row), sep="\n", flush=True),
-    )  # fmt: skip
-    return scored, finished
+    asked = {name: vars(args)[name] for name in ("root", "limit", "part", "max_length", "seed")}
+    finished = Finished(args.out, results.fingerprint(opened.model, opened.encoder, tasks=names, **asked))
+    if finished.answers:
+        known = f"{len(finished.answers)} answers (each choice is one) are known from an evaluation that was stopped"
+        print(f"{known}; the seconds are those of the rest.")
+    return finished
 
 
 def _refuse_to_write_over(out: Path) -> None:
@@ -210,13 +206,17 @@ def _checked(args: Namespace) -> list[str]:
     return names
 
 
-def _go_on(out: Path | None) -> str:
+def _go_on(out: Path | None, finished: "Finished | None") -> str:
     """What the same command would do after a stop."""
     if not out:
         return "With --out FILE the same command would go on."
-    if any(out.parent.glob(f"{glob.escape(out.name)}.*.unfinished")):
-        return "The same command goes on from there."
-    return "No answer is whole yet: the same command begins anew."
+    if finished is None:
+        return "Nothing was asked yet."
+    return (
+        "The same command goes on from there."
+        if finished.answers
+        else "No answer is whole yet: the same command would begin anew."
+    )
 
 
 HEAD = f"{'task':<26}{'n':>6}{'accuracy':>10}{'std.err.':>10}{'normalised':>12}{'seconds':>9}"

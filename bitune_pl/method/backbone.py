@@ -52,7 +52,7 @@ def _multiplies_bfloat16() -> bool:
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     has = torch.cpu.get_capabilities()
-    return has["architecture"] != "x86_64" or has["avx512_bf16"] or has["amx_bf16"]
+    return has.get("architecture") != "x86_64" or has.get("avx512_bf16", False) or has.get("amx_bf16", False)
 
 
 def name_of_dtype(dtype: torch.dtype) -> str:

@@ -367,7 +367,7 @@ def test_a_damaged_config_of_a_run_is_said_before_anything_is_scored(said, bitun
     ("out", "whole", "message"),
     [
         (["--out", "r.json"], 1, "The same command goes on from there."),
-        (["--out", "r.json"], 0, "No answer is whole yet: the same command begins anew."),
+        (["--out", "r.json"], 0, "No answer is whole yet: the same command would begin anew."),
         ([], 1, "With --out FILE the same command would go on."),
     ],
 )
@@ -384,6 +384,15 @@ def test_ctrl_c_says_how_to_go_on(tiny_base, in_tmp_path, monkeypatch, capsys, o
     monkeypatch.setattr(BituneLM, "_read", interrupted)
     assert main(["evaluate", "--base", tiny_base, "--tasks", "categories", "--limit", "2", *out]) == 130
     assert f"bitune: Stopped. {message}" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_the_model_is_opened(in_tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bitune_pl.evaluation.run.open_either", interrupted)
+    assert main(["evaluate", "--base", "x", "--tasks", "categories", "--out", "r.json"]) == 130
+    assert "bitune: Stopped. Nothing was asked yet." in capsys.readouterr().err
 
 
 def test_another_model_or_setting_uses_nothing_of_it(tiny_base, encoder, tmp_path):

@@ -196,6 +196,7 @@ def _evaluate(job: Job, where: Places, settings: dict[str, Any], run: str | None
         asked += ["--limit", str(limit)] if limit else []
         asked += ["--data.root", job.root] if job.root else []
         if not places.whole(files[-1]):  # else an earlier process was stopped between two limits
+            files[-1].unlink(missing_ok=True)
             evaluate.main(asked)
     seconds = time.perf_counter() - start
     found = readings.scores(tasks, [places.read(file) for file in files])
