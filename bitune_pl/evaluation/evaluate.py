@@ -212,11 +212,9 @@ def _go_on(out: Path | None, finished: "Finished | None") -> str:
         return "With --out FILE the same command would go on."
     if finished is None:
         return "Nothing was asked yet."
-    return (
-        "The same command goes on from there."
-        if finished.answers
-        else "No answer is whole yet: the same command would begin anew."
-    )
+    if finished.answers:
+        return "The same command goes on from there."
+    return "No answer is whole yet: the same command would begin anew."
 
 
 HEAD = f"{'task':<26}{'n':>6}{'accuracy':>10}{'std.err.':>10}{'normalised':>12}{'seconds':>9}"
