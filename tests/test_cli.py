@@ -184,6 +184,7 @@ def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
     [
         (["--prompt", "a", "--file", "b"], "by --prompt or by --file, not by both"),
         (["--file", "nowhere.txt"], "There is no file nowhere.txt"),
+        (["--file", "."], ". is a folder: name a file to read the prompt from"),
         (["--file", "rows.jsonl"], "rows.jsonl line 1: this line is not JSON"),
         (
             ["--file", "numbers.jsonl"],

@@ -135,6 +135,8 @@ def read(path: str) -> Results:
     Raises:
         FileNotFoundError, ValueError: if there is none, or it is something else.
     """
+    if Path(path).exists() and not Path(path).is_file():
+        raise IsADirectoryError(f"{path} is no file: name one that `bitune evaluate --out` wrote.")
     if not Path(path).is_file():
         raise FileNotFoundError(f"There is no file {path}; `bitune evaluate --out {path}` writes one.")
     try:

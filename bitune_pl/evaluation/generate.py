@@ -102,7 +102,9 @@ def _called(file: str) -> str:
 
 
 def _text(file: str) -> str:
-    if file != "-" and not Path(file).is_file():
+    if file != "-" and Path(file).is_dir():
+        raise IsADirectoryError(f"{file} is a folder: name a file to read the prompt from.")
+    if file != "-" and not Path(file).exists():
         raise FileNotFoundError(f"There is no file {file} to read the prompt from.")
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")

@@ -171,6 +171,7 @@ def test_a_number_that_is_no_score_is_no_metric(write, capsys):
 
 
 def test_a_file_that_is_not_there(capsys):
+    assert ". is no file: name one that `bitune evaluate --out` wrote." in mistake(capsys, ".", "a.json")
     assert "There is no file nowhere.json; `bitune evaluate --out nowhere.json` writes one." in mistake(
         capsys, "nowhere.json", "nowhere.json"
     )
