@@ -22,7 +22,7 @@ STEPS = 6
 """New tokens of the generated answers."""
 
 CLOSE, GRADIENT, SEEN = 1e-5, 1e-4, 1e-4
-"""Tolerances in float32: for values, for gradients; and the least change that shows that a token was seen."""
+"""Tolerances: for values, which are in float32; for gradients; and the least change that shows that a token was seen."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def _loss(subject: Subject) -> float:
 
 
 def _gradients(subject: Subject) -> float:
-    return gradient_difference(subject.learned[1], subject.specified[1], subject.trained)
+    wide = subject.wide
+    return gradient_difference(wide.learned[1], wide.specified[1], wide.trained)
 
 
 def _batch(subject: Subject) -> float:
@@ -69,6 +70,7 @@ def _one_by_one(subject: Subject) -> float:
 
 
 def _accumulated(subject: Subject) -> float:
+    subject = subject.wide
     singles = [Sample(sample.prompt, [answer]) for sample in subject.samples for answer in sample.answers]
     loss = sum(subject.model.loss([single], denominator=len(singles)) for single in singles)
     value, found = subject.learn(loss)
