@@ -90,7 +90,7 @@ def _copy(config, base: str):
         raise ValueError(
             f"A copy of {base} ({config.model_type}) with two layers cannot be made: {reason.rstrip('.')}."
         ) from error
-    print(f"A copy of {base} ({config.model_type}) with random weights, in float32")
+    print(f"A copy of {base} ({config.model_type}) with random weights, in float32, gradients in float64")
     for name, (before, after) in small.changes.items():
         print(f"  {name} {after} in place of {before}")
     return decoder
