@@ -32,7 +32,8 @@ def main(argv: list[str]) -> int:
         warnings.simplefilter("ignore")  # what transformers deprecates is no part of the answer
         subject = Subject(_copy(load_config(base), base), method, adapter, **asked)
         trained = len(subject.trained)
-        print(f"method {name_of(method)}, adapter {adapter}, {trained} trained tensors\n\n{_HEAD}", flush=True)
+        gradients = ", their gradients in float64" if trained else ""
+        print(f"method {name_of(method)}, adapter {adapter}, {trained} trained tensors{gradients}\n\n{_HEAD}", flush=True)
         ladder = rungs(method, bool(trained))
         passed = sum(_climb(rung, subject) for rung in ladder)
     print(f"\n{passed} of {len(ladder)} passed in {time.perf_counter() - start:.1f} s")
@@ -90,7 +91,7 @@ def _copy(config, base: str):
         raise ValueError(
             f"A copy of {base} ({config.model_type}) with two layers cannot be made: {reason.rstrip('.')}."
         ) from error
-    print(f"A copy of {base} ({config.model_type}) with random weights, in float32, gradients in float64")
+    print(f"A copy of {base} ({config.model_type}) with random weights, in float32")
     for name, (before, after) in small.changes.items():
         print(f"  {name} {after} in place of {before}")
     return decoder

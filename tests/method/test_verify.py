@@ -43,6 +43,7 @@ def test_a_good_decoder_passes(family, verify):
     status, text = verify(of(family))
     assert status == 0 and not failed(text), text
     assert text.count("  PASS") == 13 and "13 of 13 passed" in text
+    assert "in float32" in text and "trained tensors, their gradients in float64" in text
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
