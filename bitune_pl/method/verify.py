@@ -31,10 +31,9 @@ def main(argv: list[str]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what transformers deprecates is no part of the answer
         subject = Subject(_copy(load_config(base), base), method, adapter, **asked)
-        trained = len(subject.trained)
-        gradients = ", their gradients in float64" if trained else ""
-        print(f"method {name_of(method)}, adapter {adapter}, {trained} trained tensors{gradients}\n\n{_HEAD}", flush=True)
-        ladder = rungs(method, bool(trained))
+        trained = f"{len(subject.trained)} trained tensors" + ", their gradients in float64" * bool(subject.trained)
+        print(f"method {name_of(method)}, adapter {adapter}, {trained}\n\n{_HEAD}", flush=True)
+        ladder = rungs(method, bool(subject.trained))
         passed = sum(_climb(rung, subject) for rung in ladder)
     print(f"\n{passed} of {len(ladder)} passed in {time.perf_counter() - start:.1f} s")
     return int(passed < len(ladder))
