@@ -5,6 +5,8 @@ function that the table names. A mistake is one sentence on standard error and e
 """
 
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -59,17 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # what a terminal cannot show is spelled out
             stream.reconfigure(errors="backslashreplace")
     command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    if command in ("-h", "--help", "help"):
-        print(_help())
-        return 0
-    if command == "--version":
-        from bitune_pl import __version__
-
-        print(f"bitune {__version__}")
-        return 0
     try:
-        return _function(command)(rest) or 0
+        status = _function(command)(rest) or 0
+        print(end="", flush=True)
+        return status
     except (ValueError, OSError, ImportError, KeyboardInterrupt) as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 128 + signal.SIGPIPE
         if os.environ.get("BITUNE_TRACEBACK"):
             raise
         return _explain(error)
@@ -84,6 +82,12 @@ def data(argv: list[str]) -> int:
 
 
 def _function(command: str) -> Callable[[list[str]], int | None]:
+    if command in ("-h", "--help", "help"):
+        return lambda _: print(_help())
+    if command == "--version":
+        from bitune_pl import __version__
+
+        return lambda _: print(f"bitune {__version__}")
     if command not in COMMANDS:
         near = get_close_matches(command, COMMANDS, n=1)
         raise ValueError(
@@ -100,6 +104,16 @@ def _explain(error: BaseException) -> int:
         return 130
     print(f"bitune: {' '.join(str(error).split())}", file=sys.stderr)
     return 2
+
+
+def _nobody_reads() -> bool:
+    """Whether what standard output went to has ended (`bitune verify | head -3`); if so, the rest is left unsaid."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _help() -> str:

@@ -3,6 +3,9 @@
 import io
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 from tiny_base import CPU, tiny_base  # noqa: F401
@@ -40,6 +43,15 @@ def test_help_lists_every_command(capsys):
     assert main(["--help"]) == main([]) == 0
     text = capsys.readouterr().out
     assert all(re.search(rf"^  {command} ", text, re.MULTILINE) for command in COMMANDS)
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["verify", "--base", "smollm2"]])
+def test_a_reader_that_ends_early_hears_no_complaint(argv):
+    command = subprocess.Popen(
+        [sys.executable, "-m", "bitune_pl", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    command.stdout.close()
+    assert command.stderr.read() == "" and command.wait() == 128 + signal.SIGPIPE
 
 
 @pytest.mark.parametrize("command", ["evaluate", "generate", "fit"])
