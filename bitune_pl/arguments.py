@@ -18,7 +18,7 @@ class Arguments(ArgumentParser):
         """As argparse does, which would tell of a required option that is missing before one that is misspelt."""
         known = self._option_string_actions
         for option in (said.split("=")[0] for said in takewhile(lambda said: said != "--", args or ())):
-            if option.startswith("--") and option not in known:
+            if option.startswith("--") and " " not in option and option not in known:  # with a space it is a value
                 near = get_close_matches(option, known, n=1)
                 self.error(f"There is no option {option}" + (f" (did you mean {near[0]}?)" if near else ""))
         return super().parse_args(args, namespace)
@@ -50,14 +50,15 @@ def check_model(run: str | None, base: str | None) -> None:
 
 
 def configs_of(argv: Sequence[str]) -> dict[str, dict]:
-    """The configs that a command line names by `--config`, read, by their paths.
+    """The configs that a command line names by `--config` or `-c`, read, by their paths (one may be written out instead).
 
     Raises:
         FileNotFoundError, ValueError: as `read_config`; also of a config that names another.
     """
     finder = ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument("--config", action="append", default=[])
-    found = {name: read_config(Path(name)) for name in finder.parse_known_args(argv)[0].config}
+    finder.add_argument("-c", "--config", action="append", nargs="?", const="", default=[])
+    said = filter(None, finder.parse_known_args(argv)[0].config)  # the command itself says that a path is missing
+    found = {name: _sections(name, "--config") if name.startswith("{") else read_config(Path(name)) for name in said}
     for name, config in found.items():
         if "config" in config:
             raise ValueError(
@@ -72,14 +73,18 @@ def read_config(path: Path) -> dict:
     Raises:
         FileNotFoundError, ValueError: if there is none, or it is no config.
     """
-    import yaml
-
     if not path.is_file():
         raise FileNotFoundError(f"There is no config {path}; check the path.")
+    return _sections(path.read_bytes(), str(path))
+
+
+def _sections(text: str | bytes, where: str) -> dict:
+    import yaml
+
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not YAML ({' '.join(str(error).split())}).") from None
+        raise ValueError(f"{where} is not YAML ({' '.join(str(error).split())}).") from None
     if not isinstance(config, dict):
-        raise ValueError(f"{path} is no config: it should hold the sections data and model.")
+        raise ValueError(f"{where} is no config: it should hold the sections data and model.")
     return config

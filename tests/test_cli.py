@@ -82,7 +82,11 @@ def test_an_unknown_command_names_the_nearest(capsys):
         (["--trainer.max_steps", "many"], "trainer.max_steps is many, where a whole number is expected."),
         (["--model.betas", "[0.9]"], "model.betas"),
         (["--seed_everything", "true"], "seed_everything"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--config", "nowhere.yaml"], "There is no config nowhere.yaml"),
+        (["-c", "nowhere.yaml"], "There is no config nowhere.yaml"),
+        (["--config", "{model: [}"], "--config is not YAML"),
+        (["--config", "{config: {a: 1}}"], "holds a section config"),
+        (["--config"], "--config"),
         (["--data.source", "comonsense_qa"], "There is no data source 'comonsense_qa'"),
         (["--data.source", "commonsense_qa", "--data.root", "nowhere"], "There is no file nowhere/"),
         (["--data.source", "nowhere.jsonl"], "nowhere.jsonl"),
@@ -174,6 +178,11 @@ def test_generate_fills_the_template_of_the_run(run, capsys, monkeypatch, tmp_pa
     for more in (["--raw", "--prompt", raw], ["--raw", "--file", "question.txt"], ["--raw"]):
         assert main(["generate", *short, *more]) == 0
         assert capsys.readouterr().out == filled
+
+
+def test_a_question_may_begin_with_dashes(run, capsys):
+    assert main(["generate", "--run", run, "--max-new-tokens", "2", "--prompt", "-- what is a plum?"]) == 0
+    assert "There is no option" not in capsys.readouterr().err
 
 
 def test_a_question_without_choices_is_written_without_them(run, capsys):

@@ -71,18 +71,17 @@ def load(
             loaded[name] = (ours if spec else everything).load([spec or name])
             for task in loaded[name]["tasks"].values():
                 _make_zero_shot(task)
-                seed_examples(task)
         return loaded
 
 
 def splits(loaded: dict[str, dict], part: str) -> dict[str, str]:
     """The split of the data set that each task's rows are from: the labelled one that the paper reports is not always test."""
-    return {name: _split(task, part) for name, task in leaves(loaded).items()}
+    return {name: _split(task, part) for name, task in leaves(loaded)}
 
 
-def leaves(loaded: dict[str, dict]) -> dict[str, Task]:
-    """All tasks of what was loaded, those of groups too, by name."""
-    return {name: task for one in loaded.values() for name, task in one["tasks"].items()}
+def leaves(loaded: dict[str, dict]) -> list[tuple[str, Task]]:
+    """All tasks of what was loaded, with their names: those of groups too, so that one may be there twice."""
+    return [pair for one in loaded.values() for pair in one["tasks"].items()]
 
 
 def _split(task: Task, part: str) -> str:

@@ -94,6 +94,8 @@ def evaluate(
     lm.check(loaded, limit)
     start, rows, questions = time.perf_counter(), {}, {}
     known = len(finished.answers) if finished else 0
+    if finished:
+        finished.asked.clear()  # by an earlier call that stopped
     for name, task in loaded.items():
         lm.title, began = name, time.perf_counter()
         lm.cut.clear()

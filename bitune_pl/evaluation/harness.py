@@ -198,12 +198,11 @@ class BituneLM(TemplateLM):
             ValueError: if there is one, or its texts cannot be encoded.
         """
         with catalogue.quiet():
-            for task in catalogue.leaves(loaded).values():
+            for _, task in catalogue.leaves(loaded):
                 catalogue.seed_examples(task)
                 task.build_all_requests(limit=limit)
                 self._check(task)
                 catalogue.seed_examples(task)
-        self.cut.clear()
 
     def _check(self, task: Task) -> None:
         if task.OUTPUT_TYPE == "generate_until":

@@ -32,7 +32,6 @@ from bitune_pl.evaluation.finished import digest
 from bitune_pl.method import adapters
 from bitune_pl.method.backbone import name_of_dtype
 from bitune_pl.method.model import Bitune
-from bitune_pl.method.quantization import quantization_of
 from bitune_pl.method.variants import name_of
 
 PACKAGES = ("torch", "transformers", "peft", "lm_eval", "datasets", "tokenizers", "numpy")
@@ -84,10 +83,9 @@ def fingerprint(model: Bitune, encoder: Encoder, **settings) -> str:
         weights.update(tensor.detach().float().cpu().numpy().tobytes())
     spoken = digest(sorted(encoder.tokenizer.get_vocab().items()), encoder.opening, encoder.closing)
     told = (describe(model), model.base_fingerprint, name_of_dtype(model.decoder.dtype), model.theta_init, settings)
-    packed = quantization_of(model.decoder)
     adapted = [adapters.settings_of(model.decoder, name) for name in model.method.weight_sets]
     continued = model.decoder.generation_config.to_json_string()
-    return digest(__version__, versions(), *told, packed, adapted, continued, weights.hexdigest(), spoken)
+    return digest(__version__, versions(), *told, adapted, continued, weights.hexdigest(), spoken)
 
 
 def _own_tensors(model: Bitune) -> Iterator:

@@ -83,7 +83,8 @@ class BituneModule(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(logger=False)
-        self.hparams.base_dtype = self.hparams.base_dtype or _usual_dtype()
+        said = self.hparams.base_dtype or base_dtype  # of a subclass, or by it
+        self.hparams.base_dtype = said or _usual_dtype()
         self.method = whole_method(method)
         adapters.check(adapter, adapter_settings, paper_targets)
         check_rates(theta_init, lr, warmup)
@@ -223,6 +224,8 @@ class BituneModule(LightningModule):
             ValueError: naming every setting that differs or does not exist.
         """
         settings.pop("weights_only", None)
+        if settings.get("base_dtype", "") is None:
+            del settings["base_dtype"]  # it was left open
         refuse_disagreements(read_checkpoint(checkpoint_path)["hyper_parameters"], settings, known_only=True)
         return super().load_from_checkpoint(
             checkpoint_path, map_location=map_location, strict=strict, weights_only=True, **settings

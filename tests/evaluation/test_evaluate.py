@@ -19,7 +19,7 @@ from bitune_pl.evaluation import catalogue, harness, results
 from bitune_pl.evaluation.evaluate import HEAD, evaluate, line
 from bitune_pl.evaluation.finished import Asked, Finished, digest
 from bitune_pl.evaluation.harness import BituneLM
-from bitune_pl.method.backbone import name_of_dtype, usual_dtype
+from bitune_pl.method.backbone import name_of_dtype, usual_device, usual_dtype
 from bitune_pl.method.model import Bitune
 
 
@@ -142,7 +142,7 @@ def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, t
     computed = {
         "theta_init": None,
         "dtype": name_of_dtype(usual_dtype()),
-        "device": "cpu",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else usual_device().type,
         "threads": torch.get_num_threads(),
     }
     assert found["model"].items() >= (said | computed).items() and len(found["model"]["base_fingerprint"]) > 8
@@ -436,7 +436,9 @@ def test_another_base_or_tokenizer_or_start_token_changes_the_fingerprint(plain,
     models = [plain, *(Bitune.build(base, "plain", "none") for base in bases)]
     encoders = [Encoder(tokenizer), opened, *(Encoder(encoder.tokenizer, start_token=i) for i in (2, 3))]
     prints = [results.fingerprint(model, encoder) for model in models]
-    assert len({*prints, *(results.fingerprint(plain, one) for one in encoders)}) == 7
+    other.generation_config.repetition_penalty = 1.5
+    prints.append(results.fingerprint(models[1], encoder))
+    assert len({*prints, *(results.fingerprint(plain, one) for one in encoders)}) == 8
     assert results.fingerprint(built(tiny_base, "plain", "none"), Encoder(load_tokenizer(tiny_base))) == prints[0]
 
 
@@ -524,10 +526,12 @@ def test_drawn_examples_are_those_of_simple_evaluate_each_time(plain, encoder):
     lm = BituneLM(plain, encoder, progress=False)
     stock = lm_eval.simple_evaluate(lm, tasks=[dict(config)], task_manager=manager, bootstrap_iters=0)
     expected = [sample["prompt_hash"][:16] for sample in stock["samples"]["drawn"]]
-    loaded = {"drawn": manager.load([dict(config)])}
+    loaded = {name: manager.load([dict(config)]) for name in ("drawn", "asked_twice")}
     for _ in range(2):
         found = evaluate(plain, encoder, loaded, progress=False)
         assert [question["prompt_hash"] for question in found["questions"]] == expected
+        first, second = (one["tasks"]["drawn"].instances for one in loaded.values())
+        assert [request.args for request in first] == [request.args for request in second]
 
 
 def test_repeated_requests_keep_answers_of_their_own(tmp_path):
@@ -538,6 +542,16 @@ def test_repeated_requests_keep_answers_of_their_own(tmp_path):
     again = Asked(Finished(tmp_path / "x", digest("me")), "generate_until", requests)
     assert again.known == {0: "one", 1: "two", 3: "four"}
     assert not Asked(Finished(tmp_path / "x", digest("me")), "loglikelihood", requests).known
+
+
+def test_answers_are_known_to_the_next_call_too(plain, encoder, tmp_path, monkeypatch):
+    """As in a notebook, where a call that was stopped is made again with the same object."""
+    finished = Finished(tmp_path / "x", digest("me"))
+    evaluate(plain, encoder, ["sums"], limit=2, finished=finished, progress=False)
+    known = dict(finished.answers)
+    monkeypatch.setattr(BituneLM, "_continue", None)
+    again = evaluate(plain, encoder, ["sums"], limit=2, finished=finished, progress=False)
+    assert finished.answers == known and again["known_before"] == len(known) == 2
 
 
 def test_a_later_task_does_not_take_the_answer_of_an_earlier_one(tmp_path):

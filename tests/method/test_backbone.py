@@ -270,7 +270,8 @@ def raiser(error: type[Exception]):
 
 class TestFingerprint:
     def test_same_in_both_dtypes(self, folder):
-        assert fingerprint(load_decoder(str(folder), torch.float32)) == fingerprint(load_decoder(str(folder)))
+        one, other = (load_decoder(str(folder), dtype) for dtype in (torch.float32, torch.bfloat16))
+        assert fingerprint(one) == fingerprint(other)
 
     def test_same_with_adapters_put_in(self):
         peft = pytest.importorskip("peft")
@@ -348,8 +349,15 @@ class TestUsualDtype:
         assert usual_dtype() == load_decoder(str(folder)).dtype == expected
         assert load_decoder(str(folder), torch.bfloat16).dtype == torch.bfloat16
 
+    @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator computes in bfloat16")
+    def test_a_pytorch_that_does_not_know_the_instructions(self, monkeypatch):
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+        monkeypatch.delattr(torch.cpu, "get_capabilities")
+        assert usual_dtype() == torch.bfloat16
+
     def test_an_accelerator_computes_in_bfloat16(self, monkeypatch):
-        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+        monkeypatch.setattr(backbone, "_multiplies_bfloat16", lambda: False)
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
         assert usual_dtype() == torch.bfloat16
 

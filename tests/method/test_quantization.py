@@ -84,6 +84,9 @@ def test_it_trains_and_comes_back_and_the_base_is_never_written_to(folder, adapt
     again = Bitune.from_pretrained(tmp_path / "model")
     assert again.decoder.is_loaded_in_4bit and again.decoder.dtype == dtype
     assert torch.equal(flat(again.answer_logits(samples)), flat(model.answer_logits(samples)))
+    other = torch.float32 if dtype == torch.bfloat16 else torch.bfloat16
+    with pytest.raises(ValueError, match="packed in 4bit from .* would be another one: leave the dtype out"):
+        Bitune.from_pretrained(tmp_path / "model", dtype=other)
     assert [len(new) for new in again.generate([s.prompt for s in samples], max_new_tokens=3, eos_token_id=None)] == [
         3
     ] * 3

@@ -15,11 +15,15 @@ import torch
 import yaml
 
 from bitune_pl.cli import main
+from bitune_pl.evaluation import run as opening
+from bitune_pl.method import backbone, storage
+from bitune_pl.method.backbone import load_decoder
 from bitune_pl.reproduction.runner import launch, places, readings, work
 from bitune_pl.reproduction.runner.experiment import Grid, Run
 from bitune_pl.reproduction.runner.job import BUSY, Job
 from bitune_pl.reproduction.runner.launch import Slurm
 from bitune_pl.reproduction.runner.places import Places
+from bitune_pl.training import module as training_module
 
 KEPT = [
     {
@@ -38,7 +42,8 @@ def in_tmp_path(tmp_path, monkeypatch):
 def a_run(method: str = "Bitune", **trainer) -> Run:
     (cell,) = Grid("table1", "smoke", [42], [method], ["tiny-llama"]).cells({"tiny-llama--lora-categories": 3e-3})
     settings = copy.deepcopy(cell.runs[0].settings)
-    settings["trainer"] |= trainer
+    if trainer:
+        settings["trainer"] |= trainer
     return Run(settings)
 
 
@@ -60,6 +65,23 @@ def test_a_run_is_trained_evaluated_and_recorded(tmp_path):
     saved = torch.load(next(Path(record["run"]).glob("checkpoints/*.ckpt")), weights_only=True)
     assert record["trained_parameters"] == sum(tensor.numel() for tensor in saved["state_dict"].values())
     assert record["device"].startswith("cpu") and not list(tmp_path.glob("scores/*"))
+
+
+@pytest.mark.parametrize("method", ["Pretrained", "Bitune"])
+def test_a_table_is_in_bfloat16_on_any_machine(method, tmp_path, monkeypatch):
+    opened = []
+
+    def noted(*given, **settings):
+        decoder = load_decoder(*given, **settings)
+        opened.append(decoder.dtype)
+        return decoder
+
+    for module in (opening, storage, training_module):
+        monkeypatch.setattr(module, "load_decoder", noted)
+    for module in (backbone, training_module):
+        monkeypatch.setattr(module, "usual_dtype", lambda: torch.float32)
+    done(a_run(method), tmp_path)
+    assert set(opened) == {torch.bfloat16}
 
 
 def test_a_search_and_its_winner_share_their_training(tmp_path):

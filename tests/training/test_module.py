@@ -96,6 +96,13 @@ def test_a_subclass_that_leaves_the_type_of_the_base_open():
 
     assert Mine("smollm2").hparams.base_dtype in ("bfloat16", "float32")
 
+    class OfItsOwn(BituneModule):
+        def __init__(self, base: str, base_dtype: str | None = None) -> None:
+            super().__init__(base, base_dtype=base_dtype or "float32")
+
+    assert OfItsOwn("smollm2").hparams.base_dtype == "float32"
+    assert OfItsOwn("smollm2", base_dtype="bfloat16").hparams.base_dtype == "bfloat16"
+
 
 def test_only_adapters_and_theta_are_trained_and_all_of_them_move(train, rows):
     """D01 through the trainer: both sets of weights and theta change, the base does not."""

@@ -88,6 +88,8 @@ def test_a_run_keeps_the_type_of_its_base_on_another_cpu(fit, tmp_path, caplog, 
     assert dtypes() == ("float32", "float32")
     kept = (run / "config.yaml").read_text()
     assert yaml.safe_load(kept)["model"]["base_dtype"] == "float32" and "base_dtype (default)" not in kept
+    module = BituneModule.load_from_checkpoint(run / "checkpoints" / "last.ckpt", base_dtype=None)
+    assert module.hparams.base_dtype == "float32"
 
 
 def test_a_null_that_is_no_default_is_kept(fit, tmp_path):
