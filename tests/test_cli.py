@@ -221,6 +221,18 @@ def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
         (["--file", "empty.jsonl"], "empty.jsonl holds no row to answer"),
         (["--file", "empty.txt"], "empty.txt is empty: give a prompt"),
         ([], "Standard input is empty: give a prompt"),
+        (["--prompt", " "], "--prompt is empty: give a prompt"),
+        (["--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens is a number of tokens, at least 1, not 0."),
+        (["--prompt", "a", "--temperature", "-1"], "--temperature is a number from 0 (greedy) up, not -1.0."),
+        (["--prompt", "a", "--temperature", "nan"], "--temperature is a number from 0 (greedy) up, not nan."),
+        (["--prompt", "a", "--temperature", "inf"], "--temperature is a number from 0 (greedy) up, not inf."),
+        (
+            ["--prompt", "a", "--raw", "--max-new-tokens", "99999"],
+            "positions, so that --max-new-tokens 99999 do not fit",
+        ),
+        (["--prompt", "a", "--choice", "x"], "Choices are two or more different texts, as in training, not ['x']"),
+        (["--prompt", "a", "--choice", "x", "--choice", "x"], "Choices are two or more different texts"),
+        (["--prompt", "a", "--choice", "x", "--choice", ""], "Choices are two or more different texts"),
         (
             ["--prompt", "a", "--field", "foo"],
             "--field is NAME=TEXT, a field of the template and what it says, not 'foo'",

@@ -182,9 +182,9 @@ def _content(source: Source, part: str, name: str, where: str, row: dict | Value
     except Unusable as reason:
         return Dropped(where, str(reason))
     except NoGold as what:
-        split = getattr(source.splits, part)
+        split = "" if source.own else f" in split '{getattr(source.splits, part)}' of {name}"
         raise ValueError(
-            f"{where}: no right answer in split '{split}' of {name} ({what}), so it can neither be learned nor scored."
+            f"{where}: no right answer{split} ({what}), so it can neither be learned nor scored."
         ) from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"{where}: this is no row of {name} ({_complaint(error, row)}).") from None

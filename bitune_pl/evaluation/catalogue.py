@@ -25,6 +25,7 @@ from bitune_pl.evaluation import documents
 
 TASKS = Path(__file__).parent / "tasks"
 PARTS = ("test", "validation", "train")
+ALL = "all rows"  # of a file of the user's own
 
 
 def manager(
@@ -68,15 +69,35 @@ def load(
             raise ValueError(f"{theirs[0]} is a task of lm-eval's, which knows what it is scored on: leave --part out.")
         loaded = {}
         for name, spec in specs.items():
-            loaded[name] = (ours if spec else everything).load([spec or name])
+            loaded[name] = ours.load([spec]) if spec else _of_lm_eval(name, everything)
             for task in loaded[name]["tasks"].values():
                 _make_zero_shot(task)
         return loaded
 
 
+def _of_lm_eval(name: str, everything: TaskManager) -> dict:
+    try:
+        return everything.load([name])
+    except OSError as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ConnectionError(
+            f"The data of {name}, a task of lm-eval's, is not there ({reason}): it comes from the hub or its local cache, and "
+            "never from --data.root."
+        ) from error
+
+
 def splits(loaded: dict[str, dict], part: str) -> dict[str, str]:
     """The split of the data set that each task's rows are from: the labelled one that the paper reports is not always test."""
     return {name: _split(task, part) for name, task in leaves(loaded)}
+
+
+def other_splits(loaded: dict[str, dict], part: str) -> dict[str, list[str]]:
+    """By split, the names of what was loaded that has no labelled rows in the split that the part is called after."""
+    found: dict[str, list[str]] = {}
+    for name, one in loaded.items():
+        for split in set(splits({name: one}, part).values()) - {part, ALL}:
+            found.setdefault(split, []).append(name)
+    return found
 
 
 def leaves(loaded: dict[str, dict]) -> list[tuple[str, Task]]:
@@ -90,7 +111,7 @@ def _split(task: Task, part: str) -> str:
         return str(task.config.test_split or task.config.validation_split)
     found = sources.find(source)
     if found.own and part == "test":
-        return "all rows"
+        return ALL
     return getattr((sources.find(found.tested_on) if part == "test" and found.tested_on else found).splits, part)
 
 
@@ -110,6 +131,8 @@ def _spec(name: str, ours: TaskManager) -> str | dict | None:
     try:
         sources.check(name)
     except ValueError as error:
+        if Path(name).is_file():
+            raise
         if is_of_lm_eval(name):
             return None
         raise _unknown(name, ours) from error

@@ -212,10 +212,15 @@ def _add(compared: Comparison, task: str, before: Results, after: Results, metri
     has = set.intersection(*(set(side[key]) for key in keys for side in (ours, theirs))) - NO_METRIC
     name = metric if metric else next((name for name in METRICS if name in has), None)
     if name is None or name not in has:
-        compared.notes.append(f"{task} is left out: not all of its questions have {name or ' or '.join(METRICS)}.")
+        wanted = name or " or ".join(METRICS)
+        offered = ", ".join(sorted(one for one in has if isinstance(ours[keys[0]][one], int | float))) or "no score"
+        compared.notes.append(f"{task} is left out: not all of its questions have {wanted}, but {offered}.")
         return
     compared.metrics[task] = name
-    compared.outcomes[task] = [_number(ours[k], name) for k in keys], [_number(theirs[k], name) for k in keys]
+    compared.outcomes[task] = (
+        [_number(ours[key], name, before.path) for key in keys],
+        [_number(theirs[key], name, after.path) for key in keys],
+    )
 
 
 def _refuse_other_golds(task: str, pairs: Iterable[tuple[Question, Question]], before: Results, after: Results) -> None:
@@ -227,12 +232,14 @@ def _refuse_other_golds(task: str, pairs: Iterable[tuple[Question, Question]], b
         )
 
 
-def _number(question: Question, metric: str) -> float:
+def _number(question: Question, metric: str, path: str) -> float:
     value = question[metric]
     if isinstance(value, int | float) and -LARGEST < value < LARGEST:
         return float(value)
     said = repr(value)[:40]
-    raise ValueError(f"{metric} of question {question['index']} of {question['task']} is {said}, not a score.")
+    raise ValueError(
+        f"{metric} of question {question['index']} of {question['task']} in {path} is {said}, not a score: evaluate again."
+    )
 
 
 def _row(name: str, before: list[float], after: list[float]) -> Row:

@@ -5,6 +5,7 @@ what the generated answer states. Templates are those of the sources (the paper'
 results are written as JSON, and an evaluation that was stopped goes on where it was.
 """
 
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ def main(argv: list[str]) -> None:
     try:
         opened = open_either(args.run, args.base, args.dtype)
         finished = _known(args, names, opened) if args.out else None
+        for split, asked in catalogue.other_splits(tasks, args.part).items():
+            print(f"note: {', '.join(asked)}: the {args.part} rows are from split {split}", file=sys.stderr)
         heads = iter([HEAD])
         scored = evaluate(
             opened.model, opened.encoder, tasks, args.root, args.limit, args.part, args.max_length, finished, args.run,

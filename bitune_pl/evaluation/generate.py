@@ -5,6 +5,7 @@ The prompt is filled into the template that the run was trained with, so that it
 """
 
 import json
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ GIVEN = "--field"  # the key of a row under which stand the names of the fields 
 def main(argv: list[str]) -> None:
     """Print an answer for each prompt."""
     args = _parser().parse_args(argv)
+    _check_numbers(args)
     rows = list(_rows(args))
     if not rows:
         raise ValueError(f'{args.file} holds no row to answer: give one object a line, such as {{"prompt": ...}}.')
@@ -30,9 +32,11 @@ def main(argv: list[str]) -> None:
     model, encoder, template = open_either(args.run, args.base, args.dtype)
     raw = args.raw or template is None
     prompts = [_raw(row, args.base) if raw else _fill(template, row) for row in rows]
+    encoded = [encoder.prompt(text) for text in prompts]
+    _check_room(model, encoded, args.max_new_tokens)
     sampling = {"do_sample": True, "temperature": args.temperature} if args.temperature else {"do_sample": False}
     for start in range(0, len(prompts), BATCH):
-        ids = [encoder.prompt(text) for text in prompts[start : start + BATCH]]
+        ids = encoded[start : start + BATCH]
         for answer in model.generate(ids, max_new_tokens=args.max_new_tokens, eos_token_id=encoder.eos, **sampling):
             text = encoder.decode(answer).strip()
             print(json.dumps({"answer": text}, ensure_ascii=False) if len(prompts) > 1 else text, flush=True)
@@ -65,6 +69,23 @@ def _parser() -> Arguments:
     return parser
 
 
+def _check_numbers(args: Namespace) -> None:
+    if args.max_new_tokens < 1:
+        raise ValueError(f"--max-new-tokens is a number of tokens, at least 1, not {args.max_new_tokens}.")
+    if not 0 <= args.temperature < math.inf:
+        raise ValueError(f"--temperature is a number from 0 (greedy) up, not {args.temperature}.")
+
+
+def _check_room(model, prompts: list, new: int) -> None:
+    """Refuse a prompt that does not leave room for its answer among the positions that the decoder was made for."""
+    longest = max(len(ids) for ids in prompts) * model.method.prompt_copies
+    if model.positions and longest + new > model.positions:
+        raise ValueError(
+            f"The longest prompt takes {longest} of the decoder's {model.positions} positions, so that --max-new-tokens {new} "
+            "do not fit beside it: shorten it, or ask for fewer."
+        )
+
+
 def _rows(args: Namespace) -> Iterator[dict]:
     """What to ask: `prompt`, the template's fields by name, and `choices`."""
     if args.prompt is not None and args.file is not None:
@@ -77,8 +98,9 @@ def _rows(args: Namespace) -> Iterator[dict]:
             yield _whole({"choices": args.choice} | fields | _checked(row, where), fields, where)
     else:
         text = args.prompt if args.prompt is not None else _text(args.file or "-").rstrip("\n")
-        if args.prompt is None and not text.strip():
-            raise ValueError(f"{_called(args.file or '-')} is empty: give a prompt by --prompt TEXT or in a file.")
+        if not text.strip():
+            what = "--prompt" if args.prompt is not None else _called(args.file or "-")
+            raise ValueError(f"{what} is empty: give a prompt by --prompt TEXT or in a file.")
         yield _whole({"prompt": text, "choices": args.choice, **fields}, fields, "The prompt")
 
 
@@ -147,6 +169,8 @@ def _fill(template, row: dict) -> str:
             "note: this run's questions list their choices (--choice); without any, none are written", file=sys.stderr
         )
         return INSTRUCTION.fill({"instruction": row.get("prompt", "")})
+    if len(choices) == 1 or len(set(choices)) < len(choices) or not all(choice.strip() for choice in choices):
+        raise ValueError(f"Choices are two or more different texts, as in training, not {list(choices)}.")
     open_fields = [name for name in template.fields if name not in fields and name not in asks_choices]
     if len(open_fields) > 1:
         raise ValueError(

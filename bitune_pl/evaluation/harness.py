@@ -74,7 +74,7 @@ class BituneLM(TemplateLM):
         super().__init__()
         self.model, self.encoder, self.finished, self.progress = model, encoder, finished, progress
         self.tokenizer, self._device = encoder.tokenizer, model.decoder.device
-        self.max_length = _checked(max_length, positions(model))
+        self.max_length = _checked(max_length, model.positions)
         self.reader = Reader(encoder, self.max_length, model.method.prompt_copies, self.prefix_token_id)
         kind = self._device.type
         self.tokens = tokens or TOKENS.get(kind, TOKENS["cuda"])
@@ -235,16 +235,8 @@ class BituneLM(TemplateLM):
         return [cut_at(self.encoder.decode(ids), stops) for ids in answers]
 
     def _bar(self, total: int, unit: str, disable: bool) -> tqdm:
-        return tqdm(total=total, desc=self.title, unit=unit, disable=disable or not self.progress, leave=False)
-
-
-def positions(model: Bitune) -> int | None:
-    """Positions that a decoder was made for, and has; None where nothing limits them."""
-    known = (
-        getattr(model.decoder.config.get_text_config(), "max_position_embeddings", None),
-        *vars(model.reach).values(),
-    )
-    return min((limit for limit in known if limit), default=None)
+        hidden = disable or not self.progress or not total
+        return tqdm(total=total, desc=self.title, unit=unit, disable=hidden, leave=False)
 
 
 def _checked(max_length: int | None, most: int | None) -> int:

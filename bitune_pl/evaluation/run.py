@@ -58,17 +58,23 @@ def open_run(folder: str | Path, dtype: torch.dtype | None = None) -> Opened:
 
 def _without_model(folder: Path) -> str:
     """What a folder without a model is, and what to do."""
+    if (folder / "model").is_dir():
+        return f"{folder / 'model'} lacks {PROMPT}: copy the run's whole model folder."
     if (folder / "checkpoints").is_dir():
-        return f"{folder} has no model yet, for its training was stopped: bitune fit --resume {folder} goes on with it."
+        return f"{folder} has no model: bitune fit --resume {folder} goes on with a training that was stopped, and writes it."
     if below := sorted(path.parents[1] for depth in ("*", "*/*") for path in folder.glob(f"{depth}/model/{PROMPT}")):
         return f"{folder} holds runs and is none: name one, such as {below[-1]}."
-    what = f"holds no model (no {PROMPT})" if folder.is_dir() else "does not exist"
+    what = (
+        f"holds no model (no {PROMPT})" if folder.is_dir() else "is no folder" if folder.exists() else "does not exist"
+    )
     return f"{folder} {what}: give the folder of a finished run, such as runs/smollm2/<date-time>-<seed>."
 
 
 def _read_prompt(path: Path) -> tuple[Template, int]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
+        if missing := {"template", "max_length"} - set(said):
+            raise ValueError(f"without {' and '.join(sorted(missing))}")
         return Template(**said["template"]), int(said["max_length"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}): copy the run's whole model folder again.") from error

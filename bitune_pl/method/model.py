@@ -103,6 +103,12 @@ class Bitune(nn.Module):
         return model
 
     @property
+    def positions(self) -> int | None:
+        """Positions that the decoder was made for, and has; None where nothing limits them."""
+        made_for = getattr(self.decoder.config.get_text_config(), "max_position_embeddings", None)
+        return min((limit for limit in (made_for, self.reach.table, self.reach.rotary) if limit), default=None)
+
+    @property
     def start_token_id(self) -> int | None:
         """The id in which every prompt ends, if the start token is a new one."""
         return start_token_id_of(self.decoder)

@@ -167,6 +167,31 @@ def test_an_unknown_task_is_told_the_nearest(monkeypatch):
         catalogue.load(["comonsense_qa"])
 
 
+def test_a_file_with_another_ending_is_told_which_are_read(tmp_path):
+    (tmp_path / "mine.txt").write_text("question,choices,answer\n")
+    with pytest.raises(ValueError, match="the path of a file that ends in .*csv"):
+        catalogue.load([str(tmp_path / "mine.txt")])
+
+
+def test_rows_from_another_split_are_told(shared, tmp_path):
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text('{"question": "Which is a fruit?", "choices": ["apple", "dog"], "answer": 0}\n')
+    loaded = catalogue.load(["piqa", "arc_challenge", "commonsense_qa", str(mine)], shared / "data", limit=1)
+    assert catalogue.other_splits(loaded, "test") == {"validation": ["piqa", "commonsense_qa"]}
+    loaded = catalogue.load(["gsm8k", "piqa"], shared / "data", part="validation", limit=1)
+    assert catalogue.other_splits(loaded, "validation") == {"test": ["gsm8k"]}
+
+
+def test_data_of_lm_evals_own_task_that_is_not_there(monkeypatch):
+    def load(self, names):
+        raise ConnectionError("Couldn't reach 'a/b' on the Hub.")
+
+    monkeypatch.setattr(catalogue, "_spec", lambda name, ours: None)
+    monkeypatch.setattr(catalogue.TaskManager, "load", load)
+    with pytest.raises(ConnectionError, match="The data of piqa, a task of lm-eval's, is not there [(]Couldn't reach"):
+        catalogue.load(["piqa"])
+
+
 def test_lm_evals_own_list_is_not_read_for_our_tasks(monkeypatch, shared):
     monkeypatch.setattr(catalogue, "is_of_lm_eval", None)
     made = []

@@ -150,6 +150,8 @@ def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, t
     assert found["config"] is None
     assert found["settings"]["tasks"] == ["categories", "sums"] and found["settings"]["limit"] == 2
     assert found["settings"]["splits"] == {"categories": "validation", "sums": "validation"}
+    told = capsys.readouterr()
+    assert "note: categories, sums: the test rows are from split validation" in told.err
     assert set(found["tasks"]["categories"]) == {
         "n", "seconds", "cut_contexts", "acc", "acc_stderr", "acc_norm", "acc_norm_stderr",
     }  # fmt: skip
@@ -160,7 +162,7 @@ def test_the_results_file_has_a_line_for_each_question(tiny_base, in_tmp_path, t
     ]
     assert all(len(question["prompt_hash"]) == 16 for question in found["questions"])
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["r.json"]
-    assert "The results are in r.json." in capsys.readouterr().out
+    assert "The results are in r.json." in told.out
 
 
 def test_a_group_is_weighted_by_questions(tmp_path, bitune, encoder):

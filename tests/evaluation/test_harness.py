@@ -10,7 +10,7 @@ from bitune_pl import Bitune, Sample, load_decoder
 from bitune_pl.data.encoding import Encoder
 from bitune_pl.data.example import Example
 from bitune_pl.data.sources import load
-from bitune_pl.evaluation.harness import UNLIMITED, BituneLM, positions
+from bitune_pl.evaluation.harness import UNLIMITED, BituneLM
 from bitune_pl.evaluation.requests import TOGETHER, Question, Reader, batches
 from bitune_pl.method import three_pass
 from bitune_pl.method.positions import Reach
@@ -267,7 +267,7 @@ def test_H04_an_answer_that_is_too_long_is_an_error_before_anything_is_read(plai
 def test_the_least_of_what_limits_a_decoder_limits_it(configured, table, rotary, most, plain, encoder, monkeypatch):
     monkeypatch.setattr(plain, "reach", Reach(table, rotary))
     monkeypatch.setitem(vars(plain.decoder.config), "max_position_embeddings", configured)
-    assert positions(plain) == most and ours(plain, encoder).max_length == (most or UNLIMITED)
+    assert plain.positions == most and ours(plain, encoder).max_length == (most or UNLIMITED)
 
 
 def test_many_answers_to_a_prompt_are_read_in_parts(plain, encoder, monkeypatch):

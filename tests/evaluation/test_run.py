@@ -75,12 +75,17 @@ def test_a_folder_without_a_model_is_told_apart(tmp_path):
     """What is there says what to do next."""
     stopped, nothing = tmp_path / "stopped", tmp_path / "nothing"
     (stopped / "checkpoints").mkdir(parents=True)
+    (stopped / "config.yaml").touch()
+    partly = tmp_path / "partly"
+    (partly / "model").mkdir(parents=True)
     nothing.mkdir()
     for name in ("one", "two"):
         (tmp_path / "runs" / name / "model").mkdir(parents=True)
         (tmp_path / "runs" / name / "model" / "prompt.json").touch()
     for folder, said in {
-        stopped: f"has no model yet, for its training was stopped: bitune fit --resume {stopped} goes on with it",
+        stopped: f"has no model: bitune fit --resume {stopped} goes on with a training that was stopped, and writes it",
+        partly: "partly/model lacks prompt.json: copy the run's whole model folder",
+        stopped / "config.yaml": "config.yaml is no folder: give the folder of a finished run",
         tmp_path / "runs": f"holds runs and is none: name one, such as {tmp_path}/runs/two",
         nothing: "holds no model",
         tmp_path / "nowhere": "does not exist: give the folder of a finished run",
