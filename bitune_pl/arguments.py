@@ -17,8 +17,9 @@ class Arguments(ArgumentParser):
     def parse_args(self, args=None, namespace=None) -> Namespace:
         """As argparse does, which would tell of a required option that is missing before one that is misspelt."""
         known = self._option_string_actions
-        for option in (said.split("=")[0] for said in takewhile(lambda said: said != "--", args or ())):
-            if option.startswith("--") and " " not in option and option not in known:  # with a space it is a value
+        for said in takewhile(lambda said: said != "--", args or ()):
+            option = said.split("=")[0]
+            if option.startswith("--") and " " not in said and option not in known:  # with a space it is a value
                 near = get_close_matches(option, known, n=1)
                 self.error(f"There is no option {option}" + (f" (did you mean {near[0]}?)" if near else ""))
         return super().parse_args(args, namespace)
@@ -58,7 +59,7 @@ def configs_of(argv: Sequence[str]) -> dict[str, dict]:
     finder = ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("-c", "--config", action="append", nargs="?", const="", default=[])
     said = filter(None, finder.parse_known_args(argv)[0].config)  # the command itself says that a path is missing
-    found = {name: _sections(name, "--config") if name.startswith("{") else read_config(Path(name)) for name in said}
+    found = {name: _written_out(name) if name.lstrip().startswith("{") else read_config(Path(name)) for name in said}
     for name, config in found.items():
         if "config" in config:
             raise ValueError(
@@ -78,11 +79,15 @@ def read_config(path: Path) -> dict:
     return _sections(path.read_bytes(), str(path))
 
 
-def _sections(text: str | bytes, where: str) -> dict:
+def _written_out(text: str) -> dict:
+    return _sections(text.encode(), "--config")
+
+
+def _sections(text: bytes, where: str) -> dict:
     import yaml
 
     try:
-        config = yaml.safe_load(text)
+        config = yaml.safe_load(text.decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where} is not YAML ({' '.join(str(error).split())}).") from None
     if not isinstance(config, dict):

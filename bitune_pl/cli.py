@@ -109,10 +109,14 @@ def _explain(error: BaseException) -> int:
 def _nobody_reads() -> bool:
     """Whether what standard output went to has ended (`bitune verify | head -3`); if so, the rest is left unsaid."""
     output = select.poll()
-    output.register(sys.stdout, 0)
+    try:
+        output.register(sys.stdout, 0)
+    except (AttributeError, OSError, ValueError):  # it is no file
+        return False
     if not output.poll(0):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return True
 
 

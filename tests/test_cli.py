@@ -2,12 +2,15 @@
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 from tiny_base import CPU, tiny_base  # noqa: F401
 
 from bitune_pl.cli import COMMANDS, main
@@ -47,11 +50,11 @@ def test_help_lists_every_command(capsys):
 
 @pytest.mark.parametrize("argv", [["--version"], ["verify", "--base", "smollm2"]])
 def test_a_reader_that_ends_early_hears_no_complaint(argv):
-    command = subprocess.Popen(
-        [sys.executable, "-m", "bitune_pl", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    command.stdout.close()
-    assert command.stderr.read() == "" and command.wait() == 128 + signal.SIGPIPE
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "bitune_pl", *argv], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == "" and done.returncode == 128 + signal.SIGPIPE
 
 
 @pytest.mark.parametrize("command", ["evaluate", "generate", "fit"])
@@ -221,18 +224,21 @@ def test_generate_answers_a_file_of_rows(run, capsys, tmp_path):
         (["--file", "empty.jsonl"], "empty.jsonl holds no row to answer"),
         (["--file", "empty.txt"], "empty.txt is empty: give a prompt"),
         ([], "Standard input is empty: give a prompt"),
-        (["--prompt", " "], "--prompt is empty: give a prompt"),
+        (["--prompt", " "], "The prompt is empty, and the template asks for its instruction"),
+        (
+            ["--prompt", "", "--choice", "a", "--choice", "b"],
+            "The prompt is empty, and the template asks for its question",
+        ),
         (["--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens is a number of tokens, at least 1, not 0."),
         (["--prompt", "a", "--temperature", "-1"], "--temperature is a number from 0 (greedy) up, not -1.0."),
         (["--prompt", "a", "--temperature", "nan"], "--temperature is a number from 0 (greedy) up, not nan."),
         (["--prompt", "a", "--temperature", "inf"], "--temperature is a number from 0 (greedy) up, not inf."),
         (
             ["--prompt", "a", "--raw", "--max-new-tokens", "99999"],
-            "positions, so that --max-new-tokens 99999 do not fit",
+            "positions, which leaves no room for 99999 new tokens: shorten it, or ask for at most ",
         ),
-        (["--prompt", "a", "--choice", "x"], "Choices are two or more different texts, as in training, not ['x']"),
-        (["--prompt", "a", "--choice", "x", "--choice", "x"], "Choices are two or more different texts"),
-        (["--prompt", "a", "--choice", "x", "--choice", ""], "Choices are two or more different texts"),
+        (["--prompt", "a", "--choice", "x"], "Choices are two or more texts, as in training, not ['x']"),
+        (["--prompt", "a", "--choice", "x", "--choice", ""], "Choices are two or more texts"),
         (
             ["--prompt", "a", "--field", "foo"],
             "--field is NAME=TEXT, a field of the template and what it says, not 'foo'",
@@ -256,6 +262,22 @@ def test_a_mistake_in_generate_is_one_sentence(argv, message, run, capsys, tmp_p
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
     assert message in mistake(capsys, "generate", "--run", run, *argv)
+
+
+def test_an_answer_is_as_long_as_there_is_room_for():
+    """Of 16 positions, 6 hold a prompt of 6 tokens; the last new token is not read."""
+    prompts = [torch.arange(6), torch.arange(2)]
+
+    def room(asked: int | None, copies: int = 1, positions: int | None = 16) -> int:
+        model = SimpleNamespace(positions=positions, method=SimpleNamespace(prompt_copies=copies))
+        return generate._longest_answer(model, prompts, asked)
+
+    assert (room(None), room(11), room(3), room(None, copies=2)) == (11, 11, 3, 5)
+    assert (room(None, positions=None), room(9999, positions=None), room(None, positions=5000)) == (256, 9999, 256)
+    with pytest.raises(ValueError, match="12 new tokens: shorten it, or ask for at most 11 new tokens[.]$"):
+        room(12)
+    with pytest.raises(ValueError, match="takes 6 of the decoder's 5 positions, .* for any new tokens: shorten it[.]$"):
+        room(None, positions=5)
 
 
 def test_choices_for_a_template_that_lists_none_are_refused():

@@ -49,6 +49,8 @@ def load(
 ) -> dict[str, dict]:
     """Tasks by the names that were asked for, each as lm-eval's `evaluate` takes it; all data is read here.
 
+    The examples of few-shot prompts are not drawn yet: `BituneLM.check` and `simple_evaluate` seed them.
+
     Raises:
         ValueError: if a task is unknown (near names are given) or cannot be scored, or there is no such part.
         FileNotFoundError, ConnectionError: if its data is not there.
@@ -92,10 +94,13 @@ def splits(loaded: dict[str, dict], part: str) -> dict[str, str]:
 
 
 def other_splits(loaded: dict[str, dict], part: str) -> dict[str, list[str]]:
-    """By split, the names of what was loaded that has no labelled rows in the split that the part is called after."""
+    """By split, the names of what was loaded that has no labelled rows in the split that the part is called after.
+
+    Rows that are held out of `train` are no others than those of `validation`.
+    """
     found: dict[str, list[str]] = {}
     for name, one in loaded.items():
-        for split in set(splits({name: one}, part).values()) - {part, ALL}:
+        for split in set(splits({name: one}, part).values()) - {part, ALL, "train"}:
             found.setdefault(split, []).append(name)
     return found
 
@@ -131,10 +136,10 @@ def _spec(name: str, ours: TaskManager) -> str | dict | None:
     try:
         sources.check(name)
     except ValueError as error:
-        if Path(name).is_file():
-            raise
         if is_of_lm_eval(name):
             return None
+        if Path(name).is_file():
+            raise
         raise _unknown(name, ours) from error
     return of_source(name)
 

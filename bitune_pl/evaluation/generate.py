@@ -16,6 +16,7 @@ from bitune_pl.data import files
 from bitune_pl.data.fields import SURROGATE
 
 BATCH = 8  # prompts that are continued together
+LONGEST = 256  # new tokens of an answer where no number is given
 GIVEN = "--field"  # the key of a row under which stand the names of the fields that were typed
 
 
@@ -33,11 +34,11 @@ def main(argv: list[str]) -> None:
     raw = args.raw or template is None
     prompts = [_raw(row, args.base) if raw else _fill(template, row) for row in rows]
     encoded = [encoder.prompt(text) for text in prompts]
-    _check_room(model, encoded, args.max_new_tokens)
+    longest = _longest_answer(model, encoded, args.max_new_tokens)
     sampling = {"do_sample": True, "temperature": args.temperature} if args.temperature else {"do_sample": False}
     for start in range(0, len(prompts), BATCH):
         ids = encoded[start : start + BATCH]
-        for answer in model.generate(ids, max_new_tokens=args.max_new_tokens, eos_token_id=encoder.eos, **sampling):
+        for answer in model.generate(ids, max_new_tokens=longest, eos_token_id=encoder.eos, **sampling):
             text = encoder.decode(answer).strip()
             print(json.dumps({"answer": text}, ensure_ascii=False) if len(prompts) > 1 else text, flush=True)
 
@@ -62,7 +63,9 @@ def _parser() -> Arguments:
         "--field", metavar="NAME=TEXT", action="append", default=[], help="a further field of the template"
     )
     parser.add_argument("--raw", action="store_true", help="take the prompt as it is, without the template")
-    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="longest answer (256)")
+    parser.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="longest answer (256, or what there is room for)"
+    )
     parser.add_argument(
         "--temperature", type=float, default=0.0, metavar="T", help="sample at this temperature; 0 is greedy"
     )
@@ -70,20 +73,27 @@ def _parser() -> Arguments:
 
 
 def _check_numbers(args: Namespace) -> None:
-    if args.max_new_tokens < 1:
+    if args.max_new_tokens is not None and args.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is a number of tokens, at least 1, not {args.max_new_tokens}.")
     if not 0 <= args.temperature < math.inf:
         raise ValueError(f"--temperature is a number from 0 (greedy) up, not {args.temperature}.")
 
 
-def _check_room(model, prompts: list, new: int) -> None:
-    """Refuse a prompt that does not leave room for its answer among the positions that the decoder was made for."""
+def _longest_answer(model, prompts: list, asked: int | None) -> int:
+    """New tokens for which there are positions that the decoder was made for; the last new token is not read.
+
+    Raises:
+        ValueError: if there are none, or fewer than were asked for.
+    """
     longest = max(len(ids) for ids in prompts) * model.method.prompt_copies
-    if model.positions and longest + new > model.positions:
+    room = model.positions + 1 - longest if model.positions else asked or LONGEST
+    if room < (asked or 1):
+        fewer = f", or ask for at most {room} new tokens" if room > 0 else ""
         raise ValueError(
-            f"The longest prompt takes {longest} of the decoder's {model.positions} positions, so that --max-new-tokens {new} "
-            "do not fit beside it: shorten it, or ask for fewer."
+            f"The longest prompt takes {longest} of the decoder's {model.positions} positions, which leaves no room for "
+            f"{asked or 'any'} new tokens: shorten it{fewer}."
         )
+    return asked or min(room, LONGEST)
 
 
 def _rows(args: Namespace) -> Iterator[dict]:
@@ -98,9 +108,8 @@ def _rows(args: Namespace) -> Iterator[dict]:
             yield _whole({"choices": args.choice} | fields | _checked(row, where), fields, where)
     else:
         text = args.prompt if args.prompt is not None else _text(args.file or "-").rstrip("\n")
-        if not text.strip():
-            what = "--prompt" if args.prompt is not None else _called(args.file or "-")
-            raise ValueError(f"{what} is empty: give a prompt by --prompt TEXT or in a file.")
+        if args.prompt is None and not text.strip():
+            raise ValueError(f"{_called(args.file or '-')} is empty: give a prompt by --prompt TEXT or in a file.")
         yield _whole({"prompt": text, "choices": args.choice, **fields}, fields, "The prompt")
 
 
@@ -165,12 +174,13 @@ def _fill(template, row: dict) -> str:
     asks_choices = [name for name in template.fields if name == "choices" or name.startswith("choice")]
     _check_known(template, row[GIVEN], choices if not asks_choices else ())
     if asks_choices and not choices:
+        _check_filled(row, "instruction")
         print(
             "note: this run's questions list their choices (--choice); without any, none are written", file=sys.stderr
         )
         return INSTRUCTION.fill({"instruction": row.get("prompt", "")})
-    if len(choices) == 1 or len(set(choices)) < len(choices) or not all(choice.strip() for choice in choices):
-        raise ValueError(f"Choices are two or more different texts, as in training, not {list(choices)}.")
+    if len(choices) == 1 or not all(choice.strip() for choice in choices):
+        raise ValueError(f"Choices are two or more texts, as in training, not {list(choices)}.")
     open_fields = [name for name in template.fields if name not in fields and name not in asks_choices]
     if len(open_fields) > 1:
         raise ValueError(
@@ -178,8 +188,15 @@ def _fill(template, row: dict) -> str:
         )
     if open_fields and "prompt" not in row:
         raise ValueError(f"The run's template asks for {open_fields[0]}, and there is no prompt to put there.")
+    for name in open_fields:
+        _check_filled(row, name)
     fields |= {name: row["prompt"] for name in open_fields}
     return template.fill_choices(fields, choices) if asks_choices else template.fill(fields)
+
+
+def _check_filled(row: dict, name: str) -> None:
+    if not row.get("prompt", "").strip():
+        raise ValueError(f"The prompt is empty, and the template asks for its {name}: give some text.")
 
 
 def _check_known(template, given: tuple[str, ...], unlisted: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ method can serve a decoder.
 
 import importlib.util
 import json
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -51,10 +52,8 @@ def _multiplies_bfloat16() -> bool:
     """Whether oneDNN has kernels for bfloat16 here and, on x86, where it makes do with AVX-512, the instructions too."""
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
-    if not hasattr(torch.cpu, "get_capabilities"):  # an older PyTorch cannot say more
-        return True
-    has = torch.cpu.get_capabilities()
-    return has.get("architecture") != "x86_64" or has.get("avx512_bf16", False) or has.get("amx_bf16", False)
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return not is_x86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def name_of_dtype(dtype: torch.dtype) -> str:

@@ -119,22 +119,17 @@ def load(
 
     Raises:
         FileNotFoundError: if a part is missing.
-        ValueError: if the base is another one, a tensor does not fit, or a packed base would have another type.
+        ValueError: if the base is another one, or a tensor does not fit.
     """
     description = describe(folder)
-    packed, kept = description.get("quantization"), description["dtype"]
-    if packed and dtype is not None and name_of_dtype(dtype) != kept:
-        raise ValueError(
-            f"{folder} was trained on a base packed in {packed} from {kept}, and packed from {name_of_dtype(dtype)} it would be "
-            "another one: leave the dtype out."
-        )
     method, kind = resolve(description["method"]), description["adapter"]
     config = _one_config(folder, method.weight_sets, kind)
     needed = {THETA: method.mixing, START: description.get("start_token") is not None}
     if missing := [part for part, is_needed in needed.items() if is_needed and not (folder / part).is_file()]:
         raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: copy the run's whole model folder.")
     if decoder is None:
-        decoder = load_decoder(description["base"], dtype or getattr(torch, kept), device, packed)
+        kept = getattr(torch, description["dtype"])
+        decoder = load_decoder(description["base"], dtype or kept, device, description.get("quantization"))
     elif device is not None:
         decoder = decoder.to(device)
     for parameter in decoder.parameters() if dtype else ():  # not decoder.to(dtype): rotary frequencies stay in float32
@@ -162,6 +157,12 @@ def _check_base(decoder: PreTrainedModel, description: dict, folder: Path) -> No
         other = differences(description["fingerprint"], fingerprint(decoder))
     except ValueError as error:
         raise ValueError(f"{folder} {error}.") from None
+    packed, kept, dtype = description.get("quantization"), description["dtype"], name_of_dtype(decoder.dtype)
+    if other and packed and packed == quantization_of(decoder) and kept != dtype:
+        raise ValueError(
+            f"{folder} was trained on a base packed in {packed} from {kept}, and packed from {dtype} it has other {other}: leave "
+            "the dtype out."
+        )
     if other:
         raise ValueError(
             f"{folder} was trained on {description['base'] or 'another base'}, and this decoder has other {other}: "

@@ -165,7 +165,7 @@ class BituneCLI(LightningCLI):
 
     def _name(self) -> str:
         """The config's name, or the source's where there is no config."""
-        if not self.config.config:
+        if not self.config.config or self.config.config[-1] is None:  # None: it was written out
             return Path(self.config.data.source).stem
         config = Path(str(self.config.config[-1]))
         is_of_run = config.name == "config.yaml" and (config.parent / "checkpoints").is_dir()

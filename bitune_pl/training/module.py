@@ -83,7 +83,7 @@ class BituneModule(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(logger=False)
-        said = self.hparams.base_dtype or base_dtype  # of a subclass, or by it
+        said = self.hparams.base_dtype or base_dtype  # what a subclass was given, or what it gives
         self.hparams.base_dtype = said or _usual_dtype()
         self.method = whole_method(method)
         adapters.check(adapter, adapter_settings, paper_targets)

@@ -175,10 +175,10 @@ def test_a_file_with_another_ending_is_told_which_are_read(tmp_path):
 
 def test_rows_from_another_split_are_told(shared, tmp_path):
     mine = tmp_path / "mine.jsonl"
-    mine.write_text('{"question": "Which is a fruit?", "choices": ["apple", "dog"], "answer": 0}\n')
+    mine.write_text('{"question": "Which is a fruit?", "choices": ["apple", "dog"], "answer": 0}\n' * 12)
     loaded = catalogue.load(["piqa", "arc_challenge", "commonsense_qa", str(mine)], shared / "data", limit=1)
     assert catalogue.other_splits(loaded, "test") == {"validation": ["piqa", "commonsense_qa"]}
-    loaded = catalogue.load(["gsm8k", "piqa"], shared / "data", part="validation", limit=1)
+    loaded = catalogue.load(["gsm8k", "piqa", str(mine)], shared / "data", part="validation", limit=1)
     assert catalogue.other_splits(loaded, "validation") == {"test": ["gsm8k"]}
 
 

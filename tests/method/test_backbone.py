@@ -332,29 +332,26 @@ class TestUsualDtype:
     @pytest.mark.parametrize(
         ("kernels", "instructions", "expected"),
         [
-            (True, {"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
-            (True, {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, torch.float32),
-            (False, {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, torch.float32),
-            (True, {"architecture": "aarch64"}, torch.bfloat16),
-            (False, {"architecture": "aarch64"}, torch.float32),
+            (True, ("x86_64", True, False), torch.bfloat16),
+            (True, ("x86_64", False, True), torch.bfloat16),
+            (True, ("x86_64", False, False), torch.float32),
+            (False, ("x86_64", False, False), torch.float32),
+            (True, ("aarch64", False, False), torch.bfloat16),
+            (False, ("aarch64", False, False), torch.float32),
         ],
-        ids=["bfloat16", "avx512 alone", "avx2", "arm with bfloat16", "arm without"],
+        ids=["avx512 with bfloat16", "amx", "avx512 alone", "avx2", "arm with bfloat16", "arm without"],
     )
     def test_a_cpu_without_instructions_for_bfloat16_computes_in_float32(
         self, kernels, instructions, expected, folder, monkeypatch
     ):
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: kernels)
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
+        machine, avx512_bf16, amx = instructions
+        monkeypatch.setattr(platform, "machine", lambda: machine)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
         assert usual_dtype() == load_decoder(str(folder)).dtype == expected
         assert load_decoder(str(folder), torch.bfloat16).dtype == torch.bfloat16
-
-    @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator computes in bfloat16")
-    def test_a_pytorch_that_does_not_know_the_instructions(self, monkeypatch):
-        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-        monkeypatch.delattr(torch.cpu, "get_capabilities")
-        assert usual_dtype() == torch.bfloat16
 
     def test_an_accelerator_computes_in_bfloat16(self, monkeypatch):
         monkeypatch.setattr(backbone, "_multiplies_bfloat16", lambda: False)

@@ -58,6 +58,13 @@ def test_one_pass_equals_three_passes(folder, adapter, variant):
 
 
 @needs_bitsandbytes
+def test_a_base_stored_in_bfloat16_is_the_same_packed_from_either_type(tmp_path):
+    tiny("llama", **WIDE).bfloat16().save_pretrained(tmp_path / "base")
+    packed(str(tmp_path / "base"), torch.bfloat16).save_pretrained(tmp_path / "model")
+    assert Bitune.from_pretrained(tmp_path / "model", dtype=torch.float32).decoder.dtype == torch.float32
+
+
+@needs_bitsandbytes
 @pytest.mark.parametrize("dtype", TYPES, ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_it_trains_and_comes_back_and_the_base_is_never_written_to(folder, adapter, dtype, tmp_path):
@@ -85,7 +92,7 @@ def test_it_trains_and_comes_back_and_the_base_is_never_written_to(folder, adapt
     assert again.decoder.is_loaded_in_4bit and again.decoder.dtype == dtype
     assert torch.equal(flat(again.answer_logits(samples)), flat(model.answer_logits(samples)))
     other = torch.float32 if dtype == torch.bfloat16 else torch.bfloat16
-    with pytest.raises(ValueError, match="packed in 4bit from .* would be another one: leave the dtype out"):
+    with pytest.raises(ValueError, match="packed in 4bit from .* it has other weights: leave the dtype out"):
         Bitune.from_pretrained(tmp_path / "model", dtype=other)
     assert [len(new) for new in again.generate([s.prompt for s in samples], max_new_tokens=3, eos_token_id=None)] == [
         3

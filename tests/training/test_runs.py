@@ -69,6 +69,11 @@ def test_the_saved_config_makes_the_same_run_again(fit, tmp_path):
     assert (run / "config.yaml").read_text().splitlines()[1:] == (again / "config.yaml").read_text().splitlines()[1:]
 
 
+def test_a_config_may_be_written_out(fit, tmp_path):
+    fit("--config", " {model: {theta_init: 0.02}, trainer: {max_steps: 1}}")
+    assert yaml.safe_load((only_run(tmp_path) / "config.yaml").read_text())["model"]["theta_init"] == 0.02
+
+
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator computes in bfloat16")
 def test_a_run_keeps_the_type_of_its_base_on_another_cpu(fit, tmp_path, caplog, monkeypatch):
     """A CPU that is slow in bfloat16 trains in float32, and says so; what has begun in one type goes on in it."""
